@@ -25,8 +25,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from importlib import import_module
 from importlib.metadata import EntryPoint
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
+from client_sdk import strategies
 from client_sdk.data import count, held_out_part, training_part
 from client_sdk.extensions import extensions
 from client_sdk.imports import Shadowed, check
@@ -34,8 +35,9 @@ from client_sdk.isolation import generator, private, reads_only, seeded
 from client_sdk.metrics import pooled, undefined
 from client_sdk.protocol.devices import Assignment, Score, Task
 from client_sdk.protocol.names import LEARNER_PATTERN, did_you_mean
+from client_sdk.strategies import DeviceStrategy, Local
 from client_sdk.tensors import FLOATING, Layout, Manifest, Roles, TensorError, Tensors
-from client_sdk.tensors.manifest import as_roles, digest_of
+from client_sdk.tensors.manifest import as_roles, digest_of, is_shared, of_model
 from client_sdk.update import Update
 
 GROUP = "quorate.learners"
@@ -65,6 +67,26 @@ class Trainer(Protocol):
 
         The text of any exception becomes the reason of a withdrawal.
         """
+
+
+@runtime_checkable
+class StrategyTrainer(Trainer, Protocol):
+    """The port of a device that takes part in runs whose strategy has a device's half."""
+
+    @property
+    def strategies(self) -> Mapping[str, str]:
+        """Name -> version of each half that is here."""
+
+    def train_by(
+        self,
+        half: DeviceStrategy,
+        assignment: Assignment,
+        checkpoint: Tensors,
+        state: Tensors,
+        device: str,
+        deadline: Callable[[], float],
+    ) -> Local:
+        """Train by this half, from what the device keeps: see ``train``, and ``client_sdk.strategies.train_by``."""
 
 
 class Catalogue:
@@ -223,6 +245,32 @@ class LearnerTrainer:
             seeds=self._seeds,
         )  # fmt: skip
 
+    @property
+    def strategies(self) -> Mapping[str, str]:
+        """See ``StrategyTrainer``."""
+        return strategies.installed()
+
+    def train_by(
+        self,
+        half: DeviceStrategy,
+        assignment: Assignment,
+        checkpoint: Tensors,
+        state: Tensors,
+        device: str,
+        deadline: Callable[[], float],
+    ) -> Local:
+        """See ``StrategyTrainer``."""
+        learner = self.catalogue.load(assignment.task.learner)
+        require_roles(learner, checkpoint, assignment)
+
+        def learn(model: Tensors, task: Task, *, offset: Tensors | None = None) -> Update:
+            return train(
+                learner, model, self._data, task, device=device, round=assignment.round, deadline=deadline,
+                seeds=self._seeds, offset=offset,
+            )  # fmt: skip
+
+        return strategies.train_by(half, learn, checkpoint, state, assignment.task)
+
 
 def train(
     learner: Any,
@@ -235,8 +283,12 @@ def train(
     deadline: Callable[[], float] | None,
     seeds: bool = False,
     with_rng: bool | None = None,
+    offset: Tensors | None = None,
 ) -> Update:
     """The update of a loaded learner, see ``Trainer.train``. LearnerError where it gives something else.
+
+    ``offset``: what is added to each gradient, where the task's strategy wants that. LearnerError where the learner
+    cannot: its ``train`` then has a parameter ``offset``.
 
     The learner gets private arrays of model and data, and, where it has a parameter ``rng``, a numpy Generator that
     (seed, round, device) seeds. ``seeds``: while it trains, the global generators are seeded by the same three.
@@ -250,6 +302,13 @@ def train(
             kept, part, held_out = private(dict(model)), private(part), private(held_out)
             if wants_rng(learner) if with_rng is None else with_rng:
                 more["rng"] = generator(task.seed, round, device)
+        if offset is not None:
+            if not takes(learner, "offset"):
+                raise LearnerError(
+                    f"The plan's strategy corrects gradients, which the learner {task.learner} does not let it: an "
+                    "object with train(..., offset=) does."
+                )
+            more["offset"] = offset
         if not hasattr(learner, "train"):
             return learner(kept, part, task, **more)
         return learner.train(kept, part, task, device=device, round=round, deadline=deadline, held_out=held_out, **more)
@@ -267,8 +326,13 @@ def train(
 
 def wants_rng(learner: Any) -> bool:
     """Whether the learner trains with a parameter ``rng``. To ask takes some 15 microseconds."""
+    return takes(learner, "rng")
+
+
+def takes(learner: Any, parameter: str) -> bool:
+    """Whether the learner trains with a parameter of this name."""
     with suppress(TypeError, ValueError):  # of what has no signature
-        return "rng" in inspect.signature(getattr(learner, "train", learner)).parameters
+        return parameter in inspect.signature(getattr(learner, "train", learner)).parameters
     return False
 
 
@@ -327,7 +391,9 @@ def require_roles(learner: Any, checkpoint: Tensors, assignment: Assignment) -> 
     """LearnerError unless the assignment gives the checkpoint's tensors the roles that they have in the learner's
     model, where it knows them, and names the digest of what it says."""
     model = Manifest.of(checkpoint)
-    known = roles_of(learner, model)
+    known = roles_of(learner, Manifest.of(of_model(checkpoint)))
+    if known is not None:
+        known = {**known, **{name: "statistic" for name in model if is_shared(name)}}
     mine = None if known is None else Layout.of(model, assignment.task.averaged, known).roles
     said = digest_of(model, assignment.roles)
     if said != assignment.roles_digest or (mine is not None and digest_of(model, mine) != said):
@@ -347,6 +413,7 @@ def evaluate(learner: Any, name: str, model: Tensors, data: Any, *, device: str 
     nobody's. LearnerError where it has none, or does not return a Score."""
     if not hasattr(learner, "evaluate"):
         raise LearnerError(f"The learner {name} cannot score a model: it has no evaluate(model, data).")
+    model = of_model(model)
     if not reads_only(learner, "evaluate"):
         model, data = private(dict(model)), private(data)
     taken = inspect.signature(learner.evaluate).parameters.values()

@@ -50,7 +50,8 @@ def page() -> str:
     parts = [HEAD]
     for name, model in SECTIONS.items():
         parts += [f"## [{name}]", *_table(model)]
-        for kind in dict.fromkeys(tables_in(model).values()):
+        tables = (kind for field, kind in tables_in(model).items() if field in _properties(model))
+        for kind in dict.fromkeys(tables):
             parts += [f"### A {kind.__name__.lower()}", *_table(kind)]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -59,6 +60,8 @@ def _table(model: type[BaseModel]) -> list[str]:
     first = " ".join((model.__doc__ or "").strip().split("\n\n")[0].split())
     lines, docs = [f"{_plain(first)}\n\n| field | range | default | meaning |\n|---|---|---|---|"], field_docs(model)
     for field, info in model.model_fields.items():
+        if field not in _properties(model):  # the coordinator's, which no plan says
+            continue
         default = _default(info.get_default(call_default_factory=True))
         cells = (f"`{field}`", _range(model, field), default, _plain(" ".join(docs[field].split())))
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
@@ -70,8 +73,13 @@ def _schema() -> dict[str, Any]:
     return Plan.model_json_schema()
 
 
+def _properties(model: type[BaseModel]) -> dict[str, Any]:
+    found: dict[str, Any] = (_schema() if model is Plan else _schema()["$defs"][model.__name__])["properties"]
+    return found
+
+
 def _range(model: type[BaseModel], field: str) -> str:
-    schema: dict[str, Any] = _schema()["$defs"][model.__name__]["properties"][field]
+    schema: dict[str, Any] = _properties(model)[field]
     choices = schema.get("anyOf", [schema])
     if "built_in" in schema:
         return ", ".join(f"`{json.dumps(name)}`" for name in schema["built_in"]) + ", or a package's"

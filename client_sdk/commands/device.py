@@ -317,8 +317,8 @@ def rotate(folder: Folder = DEFAULT_FOLDER, as_json: Json = False) -> None:
 
 
 @app.command(
-    help="Leave: the coordinator and the authority forget this device, and its key, certificate, update and "
-    "checkpoints are deleted here. Says what is kept. Stop the device first.",
+    help="Leave: the coordinator and the authority forget this device, and its key, certificate, update, "
+    "states and checkpoints are deleted here. Says what is kept. Stop the device first.",
     epilog="Example: quorate device leave --folder quorate-device",
 )
 def leave(

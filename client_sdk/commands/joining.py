@@ -121,6 +121,13 @@ class Joining:
         ),
     ] = None
     max_epochs: Annotated[int | None, typer.Option(min=1, help="Refuse plans that ask for more epochs a round.")] = None
+    state_mb: Annotated[
+        int | None,
+        typer.Option(min=0, help="What this device keeps for a run whose strategy asks for it, at most; else 1024."),
+    ] = None
+    state_days: Annotated[
+        float, typer.Option(min=0.01, help="Days after which it is deleted where it is not used.")
+    ] = 365.0
     threads: Threads = None
     label: Annotated[
         str, typer.Option(help="A name that operators see, such as 'ward 7', or 'phone/ward 7' with its class.")
@@ -171,6 +178,7 @@ class Joining:
             learners=tuple(self.allow) if self.allow and EVERY not in self.allow else None,
             secure_only=self.secure_only,
             max_epochs=self.max_epochs,
+            max_state_bytes=None if self.state_mb is None else self.state_mb * 1_000_000,
             secure=SecureBounds.model_validate(bounds) if bounds else None,
         )
 
@@ -196,6 +204,7 @@ class Joining:
             who=self.who,
             policy=self.policy(),
             label=self.label,
+            state_days=self.state_days,
             on_notice=self._print_json if as_json else lambda notice: say(str(notice)),
         ) as client:
             if not as_json:

@@ -6,6 +6,9 @@ The session is ``session.participate``; its drivers are the HTTP client, the sim
 action       the driver                                       and sends back
 ============ ================================================ ==========================================================
 Save         makes it durable                                 None, once it is
+Recall       reads which state of a strategy awaits an        Recalled
+             outcome
+Settle       makes that state the current one, or deletes it  None, once it is durable
 Keep         changes the memory of secure rounds, durably     MemoryKept, MemoryNotKept
 Load         reads the saved update back                      Loaded
 FetchList    has the authority's revocation list at hand      ListFetched, RequestRefused, Unreachable, Failed
@@ -28,12 +31,14 @@ from typing import Literal, assert_never
 from client_sdk.credentials.certificate import Certificate, RevocationList
 from client_sdk.credentials.enrolment_token import EnrolmentToken
 from client_sdk.device.record import AuthorityRef, Joined, Record, Storage
+from client_sdk.device.states import Candidate, key_of
 from client_sdk.protocol.devices import Assignment, CheckpointRef
 from client_sdk.protocol.names import TENSORS_MEDIA_TYPE, Message, Route
 from client_sdk.protocol.problems import Problem
 from client_sdk.secagg.actions import Keep
 from client_sdk.secagg.errors import SecaggError
 from client_sdk.secagg.memory import Memory
+from client_sdk.tensors import Tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +48,25 @@ class Save:
     record: Record
     update: bytes | None = None
     joined: Joined | None = None
+    state: Tensors | None = field(default=None, repr=False)
+    """What the device keeps for the strategy of the round's run, if the update counts: stored before the update is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recall:
+    """Read which state awaits the outcome of its round. ``key``: of ``states.key_of`` coordinator and run."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settle:
+    """Make the state that awaits an outcome the current one, or delete it."""
+
+    key: str
+    keep: bool
+    why: str = ""
+    """A sentence for people where the outcome is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +154,7 @@ class Sleep:
 
 SharedAction = Save | Certify | Send | Sleep
 """What a datacenter's worker does as well: both become known, ask and wait alike."""
-Action = SharedAction | Keep | Load | FetchList | Fetch | Train
+Action = SharedAction | Keep | Load | FetchList | Fetch | Train | Recall | Settle
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +219,16 @@ class Trained:
     complete: bool
     """False where the device stopped before the whole task was done."""
     at: float
+    state: Tensors | None = field(default=None, repr=False)
+    """What the device keeps for the task's strategy, if this update counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """The training whose state awaits its outcome; None: there is none."""
+
+    candidate: Candidate | None
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +280,7 @@ Reply = (
     | Unreadable
     | Fetched
     | Trained
+    | Recalled
     | MemoryKept
     | MemoryNotKept
     | Loaded
@@ -259,13 +294,19 @@ Reply = (
 # Performs the actions that concern the device's storage alone: the same for every driver of a session.
 
 
-Stored = Save | Keep | Load
+Stored = Save | Keep | Load | Recall | Settle
 
 
-def perform_stored(storage: Storage, action: Stored, at: float) -> MemoryKept | MemoryNotKept | Loaded | None:
+def perform_stored(
+    storage: Storage, action: Stored, at: float
+) -> MemoryKept | MemoryNotKept | Loaded | Recalled | None:
     """Perform ``action`` on ``storage``, and return the reply. ``at``: Unix seconds. StorageError."""
     match action:
         case Save():
+            work, digest = action.record.assignment, action.record.update_digest
+            if action.state is not None and work is not None and digest is not None:
+                training = Candidate(work.round, work.attempt, digest)
+                storage.states.put(key_of(action.record.coordinator, work.run), training, action.state, at)
             storage.save(action.record, action.update, action.joined)
             return None
         case Keep():
@@ -273,6 +314,11 @@ def perform_stored(storage: Storage, action: Stored, at: float) -> MemoryKept | 
                 return MemoryKept(storage.keep(action.change), at)
             except SecaggError as error:
                 return MemoryNotKept(error, at)
+        case Recall():
+            return Recalled(storage.states.candidate(action.key), at)
+        case Settle():
+            storage.states.settle(action.key, keep=action.keep)
+            return None
         case Load():
             with storage.update(action.digest) as file:
                 return Loaded(file.read(), at)

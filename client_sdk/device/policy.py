@@ -13,6 +13,7 @@ from client_sdk.protocol.secure import SECURE_VERSION, SecureTask
 from client_sdk.secagg.consent import SecurePolicy, plain_refusal, require_terms
 from client_sdk.secagg.errors import BadParameters, Refusal
 from client_sdk.secagg.header import Terms, terms_of
+from client_sdk.strategies import lacks_half
 
 
 def refusal(assignment: Assignment, offer: CheckIn) -> str | None:
@@ -24,7 +25,7 @@ def refusal(assignment: Assignment, offer: CheckIn) -> str | None:
     if policy.learners is not None and task.learner not in policy.learners:
         allowed = ", ".join(policy.learners) or "none"
         return f"This device's owner allows these learners only: {allowed}. The plan wants {task.learner}."
-    lacking = learner_refusal(task, offer.learners)
+    lacking = learner_refusal(task, offer.learners) or _strategy_refused(task, offer)
     if lacking is not None:
         return lacking
     how = _plain_refused(task, policy) if assignment.secure is None else secure_refusal(assignment.secure, policy)
@@ -43,6 +44,19 @@ def refusal(assignment: Assignment, offer: CheckIn) -> str | None:
             codecs.linear(task.codec)
     except ValueError as error:
         return f"This device cannot encode as the plan asks: {error}"
+    return None
+
+
+def _strategy_refused(task: Task, offer: CheckIn) -> str | None:
+    """Why this device trains by no such strategy; None where it does, or the task has none."""
+    wanted = task.strategy
+    if wanted is None:
+        return None
+    if offer.strategies.get(wanted.name) != wanted.version:
+        lacks = lacks_half(wanted.name, wanted.version, offer.strategies)
+        return f"{lacks[0].upper()}{lacks[1:]}."
+    if wanted.keeps != "nothing" and offer.policy.max_state_bytes == 0:
+        return f"This device's owner allows no state, and the strategy {wanted.name} keeps one."
     return None
 
 

@@ -5,7 +5,7 @@ every round it joined.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import BinaryIO, Literal, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
 
 from pydantic import Field
 
@@ -15,6 +15,9 @@ from client_sdk.protocol.devices import Assignment, LoggedEvent, Registered
 from client_sdk.protocol.names import Digest, Message
 from client_sdk.protocol.secure import Complaint, SecureRefusal
 from client_sdk.secagg.memory import Memory
+
+if TYPE_CHECKING:
+    from client_sdk.device.states import States
 
 RECORD_FORMAT: Literal[2] = 2
 
@@ -123,6 +126,10 @@ class Storage(Protocol):
     @property
     def checkpoints(self) -> CheckpointCache: ...
 
+    @property
+    def states(self) -> States:
+        """What the device keeps for strategies."""
+
     def load(self) -> Record | None:
         """The last record saved. Without an update that is missing or damaged: the device then trains again."""
 
@@ -150,8 +157,8 @@ class Storage(Protocol):
         """Replace the stored list. The caller has checked that this one may follow it."""
 
     def forget(self) -> None:
-        """Delete the record with its key, the update and the checkpoints, and from the memory of secure rounds all but
-        its marks. The history and the revocation list stay. It may be repeated."""
+        """Delete the record with its key, the update, the states and the checkpoints, and from the memory of secure
+        rounds all but its marks. The history and the revocation list stay. It may be repeated."""
 
     def update(self, digest: str) -> BinaryIO:
         """The saved update, open for reading from its start. StorageError where there is none."""

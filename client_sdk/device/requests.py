@@ -45,6 +45,7 @@ from client_sdk.device.record import Record
 from client_sdk.protocol.devices import Assignment, Noted, Withdrawal
 from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import Problem, ProblemError
+from client_sdk.tensors import Tensors
 
 HELD_S = 1.0
 """A connection that was open for so long reached a coordinator that works. A balancer in front of one that is down
@@ -126,10 +127,12 @@ class Asking(ABC):
         """Become known again, after a refusal whose advice is *register* or *renew*; for one request it was done
         ``times`` times before. ProblemError where that is impossible, or was tried too often."""
 
-    def save(self, update: bytes | None = None, **changes: Any) -> Generator[SharedAction, Reply, None]:
+    def save(
+        self, update: bytes | None = None, state: Tensors | None = None, **changes: Any
+    ) -> Generator[SharedAction, Reply, None]:
         """Change the record and save it."""
         self.record = self.record.changed(**changes)
-        yield Save(record=self.record, update=update)
+        yield Save(record=self.record, update=update, state=state)
 
     def observe(self, reply: R) -> R:
         """Note the reply's time, and whether the coordinator was there, and return the reply."""

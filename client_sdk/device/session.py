@@ -31,9 +31,12 @@ from client_sdk.device.actions import (
     Action,
     Failed,
     Fetch,
+    Recall,
+    Recalled,
     Reply,
     RequestRefused,
     Send,
+    Settle,
     Sleep,
     Train,
     Trained,
@@ -44,6 +47,7 @@ from client_sdk.device.policy import refusal, refuses_partial, shown
 from client_sdk.device.record import Record
 from client_sdk.device.requests import NoAnswerInTime, Pacing, short, why_not
 from client_sdk.device.secure_round import SecureParts
+from client_sdk.device.states import belongs, key_of
 from client_sdk.identity import Entropy, Signer
 from client_sdk.protocol.devices import (
     Assignment,
@@ -165,6 +169,9 @@ class _Session(SecureParts):
         over = yield from self._started(assignment)
         if over is not None:
             return (yield from self._end("dropped", over))
+        reason = yield from self._settle_state(assignment)
+        if reason is not None:
+            return (yield from self._withdraw(assignment, reason))
         reply = self.observe((yield Train(assignment=assignment, due_at=self.due_at)))
         if isinstance(reply, Failed):
             return (yield from self._withdraw(assignment, reply.reason))
@@ -181,10 +188,38 @@ class _Session(SecureParts):
         if assignment.secure is not None:
             before = self.record.work  # of this round, where what was trained for it was lost
             left = before.left if before is not None else -1
-            yield from self.save(reply.body, update_digest=digest, work=work_for(assignment, reply.body, left))
+            work = work_for(assignment, reply.body, left)
+            yield from self.save(reply.body, reply.state, update_digest=digest, work=work)
             return (yield from self.take_part(assignment))
-        yield from self.save(reply.body, update_digest=digest)
+        yield from self.save(reply.body, reply.state, update_digest=digest)
         return (yield from self._report(assignment, digest))
+
+    def _settle_state(self, assignment: Assignment) -> Generator[Action, Reply, str | None]:
+        """What the device keeps for this strategy is settled before it trains again: the coordinator is asked what
+        became of the update that the newest state belongs to. Returns why that is not known yet."""
+        strategy = assignment.task.strategy
+        if strategy is None or strategy.keeps == "nothing":
+            return None
+        key = key_of(self.record.coordinator, assignment.run)
+        reply = self.observe((yield Recall(key=key)))
+        if not isinstance(reply, Recalled):
+            raise TypeError(f"the driver answered Recall with {reply!r}")
+        before = reply.candidate
+        if before is None:
+            return None
+        if before.round >= assignment.round or strategy.keeps == "trained":  # of this round it trains again
+            yield Settle(key=key, keep=before.round < assignment.round)
+            return None
+        path: dict[str, str | int] = {"run": assignment.run, "round": before.round}
+        outcome = yield from self.ask(Send(method="GET", route=Route.OUTCOME, answers=(Outcome,), path=path))
+        if isinstance(outcome, Outcome) and outcome.result == "pending":
+            return f"The outcome of round {before.round}, to which this device's state belongs, is not known yet."
+        if not isinstance(outcome, Outcome) or outcome.result == "unknown":
+            why = f"It is not known whether the update of round {before.round} counted: its state is left out."
+            yield Settle(key=key, keep=False, why=why)
+        else:
+            yield Settle(key=key, keep=belongs(outcome, before, masked=assignment.secure is not None))
+        return None
 
     def _fetch(self, assignment: Assignment) -> Generator[Action, Reply, str | None]:
         """Why the checkpoint cannot be fetched; None when it is available."""

@@ -11,6 +11,7 @@ The folder of ``FileStorage``, readable by its owner only::
                               with zeros and deleted after a record that does not
     history.jsonl             one line for each round joined, appended before the record drops the round
     checkpoints/              the last checkpoints received; may be deleted at any time
+    states/                   what it keeps for strategies (``client_sdk.device.states``)
     flower/                   of a device that serves Flower runs: its journal (``client_sdk.flower.journal``)
 
 What overwriting does not reach, see below: encrypt the disk to be sure. Never restore ``secure.bin`` from
@@ -26,8 +27,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 from typing import BinaryIO, Self
@@ -37,78 +37,11 @@ from pydantic import ValidationError
 from client_sdk.credentials.certificate import RevocationList
 from client_sdk.credentials.errors import BadCredential
 from client_sdk.device.checkpoint_cache import CheckpointCache, FileCheckpoints, MemoryCheckpoints
+from client_sdk.device.durable_folder import DurableFolder, explained
 from client_sdk.device.record import RECORD_FORMAT, Joined, Record, StorageError
+from client_sdk.device.states import MemoryStates, StateFolder, States
 from client_sdk.secagg.errors import SecaggError
 from client_sdk.secagg.memory import Memory
-
-# ------------------------------------------------------------ durable folder
-# Files of a folder that survive a crash, and that are overwritten when they are erased.
-#
-# A program can do no more than overwrite a file: journals, snapshots and flash memory keep older blocks.
-
-
-class DurableFolder:
-    """A folder's files, written so that a crash leaves the older content or the newer one. ``durable=False`` leaves out
-    every fsync. OSError, which ``explained`` turns into StorageError."""
-
-    def __init__(self, folder: Path, durable: bool) -> None:
-        self.folder = folder
-        self._durable = durable
-
-    def replace(self, path: Path, content: bytes) -> None:
-        """Write the file as a whole."""
-        temporary = path.with_name(path.name + ".tmp")
-        temporary.touch(0o600)
-        with temporary.open("wb") as file:
-            file.write(content)
-            self.sync(file)
-        temporary.replace(path)
-        self.sync_folder()
-
-    def replace_erasing(self, path: Path, content: bytes) -> None:
-        """Write the file as a whole, and overwrite what it held before with zeros."""
-        with ExitStack() as stack:
-            older = stack.enter_context(path.open("r+b")) if path.exists() else None
-            self.replace(path, content)
-            if older is not None:
-                self._overwrite(older)
-
-    def erase(self, path: Path) -> None:
-        """Overwrite the file with zeros, and delete it."""
-        with path.open("r+b") as file:
-            self._overwrite(file)
-        path.unlink()
-
-    def sync(self, file: BinaryIO) -> None:
-        """Make what was written to ``file`` durable."""
-        file.flush()
-        if self._durable:
-            os.fsync(file.fileno())
-
-    def sync_folder(self) -> None:
-        """Make durable which files there are."""
-        if self._durable:
-            descriptor = os.open(self.folder, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-
-    def _overwrite(self, file: BinaryIO) -> None:
-        size = file.seek(0, io.SEEK_END)
-        file.seek(0)
-        file.write(bytes(size))
-        self.sync(file)
-
-
-@contextmanager
-def explained(folder: Path) -> Iterator[None]:
-    """Turn errors of the disk into StorageError, with a sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"The folder {folder} cannot be used: {error.strerror or error}.") from error
-
 
 # ------------------------------------------------------------ storage
 
@@ -124,10 +57,15 @@ class MemoryStorage:
         self._secure = Memory()
         self._keeping = Lock()
         self._revocations: RevocationList | None = None
+        self._states = MemoryStates()
 
     @property
     def checkpoints(self) -> CheckpointCache:
         return self._checkpoints
+
+    @property
+    def states(self) -> States:
+        return self._states
 
     def load(self) -> Record | None:
         return self._record
@@ -157,6 +95,7 @@ class MemoryStorage:
     def forget(self) -> None:
         self.keep(lambda newest: newest.marks)
         self._updates = {}
+        self._states.forget()
         self._checkpoints = MemoryCheckpoints()
         self._record = None
 
@@ -188,6 +127,7 @@ class FileStorage:
             for leftover in self.folder.glob("*.tmp"):
                 self._files.erase(leftover)
         self._checkpoints = FileCheckpoints(self.folder / "checkpoints")
+        self._states = StateFolder(DurableFolder(self.folder / "states", durable))
         self._secure_path = self.folder / "secure.bin"
         self._keeping = Lock()
         """Excludes other threads from the memory of secure rounds, as the folder's lock does other processes."""
@@ -195,6 +135,10 @@ class FileStorage:
     @property
     def checkpoints(self) -> CheckpointCache:
         return self._checkpoints
+
+    @property
+    def states(self) -> States:
+        return self._states
 
     def load(self) -> Record | None:
         record = read_record(self.folder)
@@ -256,6 +200,7 @@ class FileStorage:
             self.keep(lambda newest: newest.marks if newest.live else newest)
             for update in self.folder.glob("update-*.bin"):
                 self._files.erase(update)
+            self._states.forget()
             shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
             shutil.rmtree(self.folder / "flower", ignore_errors=True)
             record = self.folder / "record.json"

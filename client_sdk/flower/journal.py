@@ -22,8 +22,8 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from client_sdk.device.durable_folder import DurableFolder, explained
 from client_sdk.device.record import StorageError
-from client_sdk.device.storage import DurableFolder, explained
 from client_sdk.flower.answer_file import AnswerFile, read_answer
 
 LATE_KEPT = 2

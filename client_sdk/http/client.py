@@ -48,6 +48,7 @@ from client_sdk.device.enrolling import NEW
 from client_sdk.device.record import Record, Storage
 from client_sdk.device.requests import Pacing
 from client_sdk.device.session import participate
+from client_sdk.device.states import MOST_BYTES, Kept, key_of
 from client_sdk.extensions import installed_version
 from client_sdk.http.authority import LIST_LIMIT, Who
 from client_sdk.http.driver import REPEAT_NOTICE_S, DeviceDriver
@@ -55,12 +56,14 @@ from client_sdk.http.driver import Notice as Notice
 from client_sdk.http.exchange import exchanged, headers
 from client_sdk.http.transport import Interrupted, in_short
 from client_sdk.identity import Signer
-from client_sdk.learners import Trainer
+from client_sdk.learners import StrategyTrainer, Trainer
 from client_sdk.protocol.devices import Assignment, CheckIn, DeviceFacts, Policy, Wait
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError, parse_problem, problem
 from client_sdk.secagg.memory import Memory
-from client_sdk.tensors import from_bytes
+from client_sdk.strategies import Local, StrategyError, half_of
+from client_sdk.tensors import Manifest, Tensors, from_bytes
+from client_sdk.tensors.manifest import of_model
 from client_sdk.update import Seconds, Update, body_of, report_of
 
 
@@ -118,6 +121,7 @@ class Client(DeviceDriver):
     from an operator of the authority, until the device has a certificate; ``who``: what the authority asks for beside
     it, where it does (an attestation, an OIDC token), or a function that gets it. ``signer`` holds the device's key in
     place of the storage. ``http``: a client that is shared with others (``transport.open_http``); None: one of its own.
+    ``state_days``: what it keeps for a strategy is deleted after so many days without a training for that run.
     ``on_notice`` is called from the thread that runs. ``chance`` draws from [0, 1) for the jitter of waits. Keys and
     the secrets of secure rounds come from the operating system, and from nothing that a caller could seed.
     ValueError where ``coordinator`` is not an http or https URL, or the token is none.
@@ -136,6 +140,7 @@ class Client(DeviceDriver):
         signer: Signer | None = None,
         http: httpx2.Client | None = None,
         hold_s: float = 25.0,
+        state_days: float = 365.0,
         pacing: Pacing | None = None,
         on_notice: Callable[[Notice], None] | None = None,
         chance: Callable[[], float] | None = None,
@@ -154,6 +159,7 @@ class Client(DeviceDriver):
         self._policy = policy or Policy()
         self._label = label
         self._hold_s = hold_s
+        self._state_days = state_days
         self._pacing = pacing
         self._fetch_s = 0.0
         self._ended = 0
@@ -232,6 +238,9 @@ class Client(DeviceDriver):
         assignment = action.assignment
         fetch_s, self._fetch_s = self._fetch_s, 0.0
         self._notify("training", f"Training {assignment.task.learner}.", assignment)
+        kept = None
+        if assignment.task.strategy is not None and assignment.task.strategy.keeps != "nothing":
+            kept = self._kept(assignment)
         reply, text = train(
             self._trainer,
             action,
@@ -239,10 +248,29 @@ class Client(DeviceDriver):
             fetch_s=fetch_s,
             now=self._now,
             stopped=self._stop.is_set,
+            kept=kept,
+            most_state=MOST_BYTES if self._policy.max_state_bytes is None else self._policy.max_state_bytes,
         )
         if text:
             self._notify("trained", text, assignment)
         return reply
+
+    def _kept(self, assignment: Assignment) -> Kept | None:
+        """What this device keeps for the run's strategy. A state that is older than its owner allows is deleted."""
+        key = key_of(self.coordinator, assignment.run)
+        kept = self._storage.states.current(key)
+        if kept is None:
+            return None
+        days = (self._now() - kept.at) / 86_400
+        if days > self._state_days:
+            self._storage.states.drop(key)
+            text = f"Its state of round {kept.round} is {days:.0f} days old, and is deleted as its owner wants."
+            self._notify("trouble", text, assignment)
+            return None
+        if assignment.round - kept.round >= LONG_AWAY:
+            away = assignment.round - kept.round
+            self._notify("returned", f"Its state is of round {kept.round}, {away} rounds ago.", assignment)
+        return kept
 
     def _list(self, action: FetchList) -> ListFetched | RequestRefused | Failed:
         try:
@@ -265,6 +293,7 @@ class Client(DeviceDriver):
         return CheckIn(
             examples=self._trainer.examples,
             learners=self._trainer.learners,
+            strategies=dict(self._trainer.strategies) if isinstance(self._trainer, StrategyTrainer) else {},
             policy=policy,
             hold_s=self._hold_s,
             process=self._process,
@@ -303,6 +332,8 @@ def _pinned(record: Record | None) -> TrustedAuthority:
 
 log = logging.getLogger("quorate.device")
 
+LONG_AWAY = 100
+"""Rounds after which a device that comes back with a state says so."""
 SPARE = 0.05
 """Share of the time left that is reserved for encoding and sending, at most SPARE_MOST_S."""
 SPARE_MOST_S = 10.0
@@ -316,16 +347,24 @@ def train(
     fetch_s: float,
     now: Callable[[], float],
     stopped: Callable[[], bool],
+    kept: Kept | None = None,
+    most_state: int = MOST_BYTES,
 ) -> tuple[Trained | Failed, str]:
     """The reply to ``action``, and a sentence for people where there is an update. ``fetch_s``: how long the download
-    took. Interrupted where the device is to stop before the work is done."""
+    took. ``kept``: what the device keeps for the task's strategy; ``most_state``: how many bytes that may take.
+    Interrupted where the device is to stop before the work is done."""
     assignment = action.assignment
     if checkpoint is None:
         return Failed("The checkpoint was lost from this device's storage before training.", now()), ""
     started = time.monotonic()
     try:
         left = _time_left(action.due_at, now, stopped)
-        update = trainer.train(assignment, from_bytes(checkpoint), assignment.device, left)
+        model, state = from_bytes(checkpoint), None
+        if assignment.task.strategy is None:
+            update = trainer.train(assignment, model, assignment.device, left)
+        else:
+            local = _by_strategy(trainer, assignment, model, {} if kept is None else kept.tensors, left, most_state)
+            update, state = local.update, local.state if assignment.task.strategy.keeps != "nothing" else None
         if stopped() and not update.work.complete:
             raise Interrupted
         train_s = time.monotonic() - started
@@ -336,7 +375,28 @@ def train(
         log.exception("training failed in run %s, round %s", assignment.run, assignment.round)
         return Failed(_sentence(error), now()), ""
     text = f"Trained in {train_s:.1f} s; the update has {len(body)} bytes."
-    return Trained(body, update.work.complete, now()), text
+    return Trained(body, update.work.complete, now(), state), text
+
+
+def _by_strategy(
+    trainer: Trainer, assignment: Assignment, model: Tensors, state: Tensors, left: Callable[[], float], most: int
+) -> Local:
+    """The result of the device's half of the task's strategy. StrategyError where the device has none, or its state
+    would take more than ``most`` bytes."""
+    strategy, task = assignment.task.strategy, assignment.task
+    if strategy is None or not isinstance(trainer, StrategyTrainer):
+        raise StrategyError("This device trains by no strategy.")
+    half = half_of(strategy)
+    size = half.state_bytes(Manifest.of(of_model(model)), task)
+    if size > most:
+        raise StrategyError(
+            f"The strategy {strategy.name} would keep {size:,} bytes on this device, whose owner allows {most:,}."
+        )
+    local = trainer.train_by(half, assignment, model, state, assignment.device, left)
+    size = sum(array.nbytes for array in local.state.values())
+    if size > most:
+        raise StrategyError(f"The strategy {strategy.name} has made {size:,} bytes to keep; {most:,} are allowed.")
+    return local
 
 
 def _encoded(assignment: Assignment, update: Update, checkpoint: bytes, fetch_s: float, train_s: float) -> bytes:

@@ -29,10 +29,12 @@ from client_sdk.device.actions import (
     Fetch,
     FetchList,
     Load,
+    Recall,
     Reply,
     RequestRefused,
     Save,
     Send,
+    Settle,
     Sleep,
     Train,
     Unreachable,
@@ -181,7 +183,9 @@ class DeviceDriver:
 
     def _perform(self, action: Action) -> Reply:
         match action:
-            case Save() | Keep() | Load():
+            case Save() | Keep() | Load() | Recall() | Settle():
+                if isinstance(action, Settle) and action.why:
+                    self._notify("trouble", action.why, self._record.assignment)
                 if isinstance(action, Save):
                     for notice in of_saved(action.record, self._record, action.joined):
                         self._emit(notice)

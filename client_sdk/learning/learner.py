@@ -277,6 +277,7 @@ class Learner:
         held_out: Any = None,
         clock: Clock = time.monotonic,
         loop: Callable[..., LocalResult] = local_sgd,
+        offset: Tensors | None = None,
     ) -> Update:
         """Train the received ``model`` on a device's ``data`` as ``task`` says, and return the update.
 
@@ -285,7 +286,8 @@ class Learner:
         ``.test``) is what the received model is scored on when the task asks for it and there are examples. The
         update's delta is w - w_global in float32, for the tensors that the plan averages; its examples are all those
         of ``data``, its work says how many were used. ``loop`` is called as ``local_sgd`` is: a group of processes
-        supplies another.
+        supplies another. ``offset``: what is added to each gradient before it is clipped, by the names of parameters,
+        for a strategy such as SCAFFOLD (``client_sdk.strategies``).
 
         Raises the errors of ``client_sdk.learning.errors``; OutOfTime when not one step fits.
         """
@@ -317,6 +319,7 @@ class Learner:
                 limit=TimeLimit(clock, task.time_budget_s, deadline),
                 metrics=self.metrics if self.training_metrics else {},
                 floating=floating,
+                **({} if offset is None else {"offset": [offset.get(name) for name in _names(own, params)]}),
             )
         delta = _differences(state.named_tensors(module), model, sorted(sent))
         whole = Manifest.of({name: state.host(name, tensor) for name, tensor in own.items()})
@@ -450,6 +453,12 @@ def freeze(tensors: Mapping[str, torch.Tensor], trained: Collection[str]) -> lis
     if not params:
         raise LearnerFailed("The plan averages no parameter that can be trained: nothing can be learned.")
     return params
+
+
+def _names(own: Mapping[str, torch.Tensor], params: Sequence[nn.Parameter]) -> list[str]:
+    """The names of ``params``, which are among the module's ``own`` tensors."""
+    found = {id(tensor): name for name, tensor in own.items()}
+    return [found[id(one)] for one in params]
 
 
 def floating_of(module: nn.Module) -> torch.dtype:

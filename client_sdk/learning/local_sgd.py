@@ -30,6 +30,7 @@ from client_sdk.learning.errors import Diverged, LearnerFailed, OutOfTime
 from client_sdk.learning.evaluation import defined, explained
 from client_sdk.learning.measures import Measurement, detached, number, objective_of
 from client_sdk.protocol.devices import Task, Work
+from client_sdk.tensors import Array
 
 # ------------------------------------------------------------ gradients
 # Transforms gradients: the proximal term, clipping, and the default optimizer step.
@@ -37,11 +38,12 @@ from client_sdk.protocol.devices import Task, Work
 # In order of application, for weights w, the weights w_global that the device received, and the gradient g of
 # the loss::
 #
+#     g <- g + offset                     what a strategy corrects it by, such as SCAFFOLD's c - c_i
 #     g <- g + mu (w - w_global)          the gradient of (mu/2) ||w - w_global||^2
 #     g <- g * min(1, max_norm / ||g||)   over all trained tensors together
 #     w <- w - lr g                       ``PlainSGD``, or the learner's own optimizer
 #
-# The first is FedProx (Li et al. 2020, arXiv:1812.06127, Algorithm 2), the second Pascanu et al. 2013 (arXiv:1211.5063,
+# The second is FedProx (Li et al. 2020, arXiv:1812.06127, Algorithm 2), the third Pascanu et al. 2013 (arXiv:1211.5063,
 # Algorithm 1). The proximal term is part of the objective and so is clipped with it.
 
 
@@ -100,6 +102,15 @@ def add_proximal(params: Sequence[Parameter], received: Sequence[torch.Tensor], 
             weight.grad = (weight - start).mul_(mu)
         else:
             gradient.add_(weight - start, alpha=mu)
+
+
+@torch.no_grad()
+def add_offset(params: Sequence[Parameter], offset: Sequence[torch.Tensor | None]) -> None:
+    """Add to each gradient what a strategy corrects it by, also where the loss did not reach the parameter."""
+    for weight, one in zip(params, offset, strict=True):
+        if one is not None:
+            gradient = dense_gradient(weight)
+            weight.grad = one.clone() if gradient is None else gradient.add_(one)
 
 
 @torch.no_grad()
@@ -199,8 +210,10 @@ def local_sgd(
     limit: TimeLimit,
     metrics: Mapping[str, Any],
     floating: torch.dtype,
+    offset: Sequence[Array | None] = (),
 ) -> LocalResult:
     """Train ``params`` of ``module`` in place, for the task's epochs or steps, or as long as ``limit`` allows.
+    ``offset``: what is added to the gradient of each, None: nothing.
 
     Raises OutOfTime when not one step fits, Diverged (with step and loss) for a loss that is not finite,
     LearnerFailed when the learner's own code fails. Only the model's layers draw from torch's global
@@ -209,6 +222,7 @@ def local_sgd(
     count, planned = len(examples), planned_steps(task, len(examples))
     batches = batch_order(count, task.batch_size, seed=task.seed, round=round, device=device, drop_last=task.drop_last)
     received = [weight.detach().clone() for weight in params] if task.mu else []
+    added = [None if one is None else torch.tensor(one, dtype=params[at].dtype) for at, one in enumerate(offset)]
     with explained("while it made the optimizer"):
         stepper = optimizer(params, lr=task.learning_rate)
     measures = Measurement(metrics, loss)
@@ -226,6 +240,8 @@ def local_sgd(
                 objective, total, weight = _objective(loss(*outputs), size, steps + 1, task.learning_rate)
                 stepper.zero_grad()
                 objective.backward()
+                if added:
+                    add_offset(params, added)
                 if task.mu:
                     add_proximal(params, received, task.mu)
                 if task.max_grad_norm is not None:

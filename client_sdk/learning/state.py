@@ -28,7 +28,7 @@ from torch.nn.parameter import is_lazy
 
 from client_sdk.learning.errors import CheckpointMismatch, LearnerFailed
 from client_sdk.tensors import BF16, Array, Manifest, ManifestMismatch, TensorError, Tensors, named
-from client_sdk.tensors.manifest import StatisticRole
+from client_sdk.tensors.manifest import StatisticRole, of_model
 
 FLOATING = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 """Number types that can be trained, sent and averaged (float64 in float32's precision)."""
@@ -75,8 +75,9 @@ def write(module: nn.Module, tensors: Tensors) -> dict[str, torch.Tensor]:
 
 
 def arrays(tensors: Mapping[str, Any]) -> Tensors:
-    """A checkpoint in which torch tensors, as ``state_dict()`` gives them, are numpy arrays. Those on the CPU are
-    not copied. LearnerFailed for a tensor that cannot travel."""
+    """A checkpoint in which torch tensors, as ``state_dict()`` gives them, are numpy arrays, without a strategy's
+    shared tensors. Those on the CPU are not copied. LearnerFailed for a tensor that cannot travel."""
+    tensors = of_model(tensors)
     if not any(isinstance(value, torch.Tensor) for value in tensors.values()):
         return cast("Tensors", tensors)
     return {

@@ -31,6 +31,7 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+from pydantic.json_schema import SkipJsonSchema
 
 from client_sdk.protocol.names import (
     CODEC_PATTERN,
@@ -88,6 +89,23 @@ class Score(Message):
 # ------------------------------------------------------------ devices
 
 
+class TaskStrategy(BaseModel):
+    """Which half of a strategy a device runs (``client_sdk.strategies``): the coordinator puts it into the task of a
+    plan with a section ``[strategy]`` that has one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(max_length=200)
+    """A built-in name, or ``package:name`` of an installed package. Code never travels."""
+    version: str = Field(max_length=64)
+    """A device with another version is not eligible."""
+    parameters: dict[str, float] = Field(default_factory=dict, max_length=64)
+    """Every parameter with its value."""
+    keeps: Literal["nothing", "trained", "committed"] = "nothing"
+    """Whether devices keep tensors from round to round, and which are the newest: those of the last training, or of
+    the last one whose update is in a checkpoint."""
+
+
 class Task(BaseModel):
     """The device's part of the plan: what to train, how long, and how to encode the result.
 
@@ -135,6 +153,8 @@ class Task(BaseModel):
     score_held_out: bool = False
     """Devices score the checkpoint that they receive on held-out data of their own, before training. They send each
     metric's value, or its state where it has one: at most 1,024 numbers, which are added up. Secure plans refuse it."""
+    strategy: SkipJsonSchema[TaskStrategy | None] = Field(default=None, exclude_if=lambda said: said is None)
+    """The device's half of the plan's strategy. A plan says it in its section ``[strategy]``, never here."""
 
     @field_validator("learner_version")
     @classmethod
@@ -201,6 +221,9 @@ class Policy(Message):
     secure_learners: tuple[LearnerName, ...] = ()
     """Learners for which this device has joined a secure round: it refuses their plans without secure aggregation. Not
     sent if empty."""
+    max_state_bytes: int | None = Field(default=None, ge=0)
+    """The most that this device keeps from round to round for the strategy of one run; 0: nothing, and it takes part in
+    no such run. None, which is not sent: 1 GiB."""
 
     @model_serializer(mode="wrap")
     def _what_is_set(self, serialized: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -209,6 +232,8 @@ class Policy(Message):
             fields.pop("secure", None)
         if not self.secure_learners:
             fields.pop("secure_learners", None)
+        if self.max_state_bytes is None:
+            fields.pop("max_state_bytes", None)
         return fields
 
 
@@ -227,6 +252,9 @@ class CheckIn(Message):
     """Training examples on the device now, as it reports; at most its ``examples_cap`` counts."""
     learners: dict[LearnerName, str] = Field(default_factory=dict, max_length=256)
     """Installed learners: ``package:name`` -> version. A device is eligible only for runs of these learners."""
+    strategies: dict[str, str] = Field(default_factory=dict, max_length=256, exclude_if=lambda said: not said)
+    """Strategies of which it has the device's half: name -> version. A device is eligible only for runs of these, and
+    for those that have none."""
     policy: Policy = Policy()
     secure: int = Field(default=0, ge=0)
     """The version of the secure protocol that this device speaks; 0: none, and it is eligible for plain rounds only."""

@@ -23,10 +23,11 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase, translate
 from functools import cached_property, lru_cache
 from types import MappingProxyType
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 
+T = TypeVar("T")
 Array = np.ndarray[Any, np.dtype[Any]]
 Tensors = dict[str, Array]
 """Arrays by name. Order carries no meaning: files and flat vectors have an order of their own."""
@@ -198,19 +199,22 @@ class Manifest(Mapping[str, TensorSpec]):
         return Manifest(dict(sorted(self.tensors.items(), key=lambda item: (-_RANK[item[1].dtype], item[0]))))
 
     def select(self, patterns: Iterable[str]) -> Manifest:
-        """The float32 deltas of a model: its floating-point tensors among those that ``named`` finds.
+        """The float32 deltas of a model: its floating-point tensors among those that ``named`` finds, and the shared
+        tensors of a strategy.
 
         All are F32, whatever the model's dtype, and so in the order of their names: the order of the flat vector that
-        is summed. ManifestMismatch as ``named``, and when no floating-point tensor matches.
+        is summed. ManifestMismatch as ``named``, and when no floating-point tensor of the model matches.
         """
         wanted = tuple(patterns)
-        found = named(self.tensors.keys(), wanted)
+        own = [name for name in self.tensors if not is_shared(name)]
+        found = named(own, wanted)
         averaged = {name: spec for name, spec in self.tensors.items() if spec.dtype in FLOATING and name in found}
+        shared = {name: spec for name, spec in self.tensors.items() if is_shared(name)}
         if not averaged:
             raise ManifestMismatch(
                 f"no floating-point tensor of the model matches {', '.join(map(shown, wanted)) or 'nothing'}"
             )
-        return Manifest(averaged).as_float32()
+        return Manifest({**averaged, **shared}).as_float32()
 
     def with_dtype(self, dtype: str) -> Manifest:
         """A manifest with these names and shapes, all of ``dtype``, in file order."""
@@ -432,3 +436,36 @@ def told(roles: Roles, why: str = "By their names") -> str:
     names = [name + (" (never below 0)" if role == "non-negative" else "") for name, role in sorted(roles.items())]
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     return f"{why} these tensors are statistics, not parameters: {', '.join(names[:4])}{more}."
+
+
+# ------------------------------------------------------------ shared tensors
+# A strategy's shared tensors travel with the model, as statistics beside its parameters: in the checkpoint from the
+# coordinator to devices, as changes in updates back. Each has the shape of a parameter, whose name it has behind its
+# own: ``~c/dense.weight``. No tensor of a model begins so.
+
+
+def shared_name(name: str, parameter: str) -> str:
+    """The name of the shared tensor ``name`` of this parameter."""
+    return f"~{name}/{parameter}"
+
+
+def is_shared(tensor: str) -> bool:
+    """Whether this is the name of a strategy's shared tensor."""
+    return tensor.startswith("~")
+
+
+def of_model(tensors: Mapping[str, T]) -> dict[str, T]:
+    """A checkpoint's tensors without a strategy's shared ones."""
+    return {name: one for name, one in tensors.items() if not is_shared(name)}
+
+
+def with_shared(
+    model: Manifest, averaged: Iterable[str], roles: Roles, shared: Iterable[str]
+) -> tuple[Manifest, dict[str, StatisticRole]]:
+    """The manifest of a checkpoint of this model with these shared tensors, float32, for each parameter that is
+    averaged, and its roles. Those that ``model`` has already are left out where they are not wanted."""
+    own, names = Manifest(of_model(model)), tuple(shared)
+    said = of_model(roles)
+    parameters = Layout.of(own, averaged, said).parameters if names else {}
+    more = {shared_name(name, one): spec for name in names for one, spec in parameters.items()}
+    return Manifest({**own, **more}).in_file_order(), {**said, **dict.fromkeys(more, "statistic")}

@@ -218,6 +218,16 @@ def header_bytes(manifest: Manifest, metadata: Mapping[str, str] | None = None) 
     return len(text).to_bytes(8, "little") + text
 
 
+def header_of(manifest: Manifest) -> TensorHeader:
+    """The header of a file of these tensors, without metadata. MalformedTensors as ``header_bytes``."""
+    start = len(header_bytes(manifest))
+    offsets, at = {}, start
+    for name, spec in manifest.items():
+        offsets[name] = at, at + spec.nbytes
+        at += spec.nbytes
+    return TensorHeader(manifest, {}, offsets, start, at)
+
+
 def to_bytes(tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> bytes:
     """The safetensors file of ``tensors``, byte for byte as the library writes it, ``metadata`` in the order given.
     Tensors of torch on the CPU are taken too.

@@ -9,19 +9,24 @@ from client_sdk.device.policy import terms_refusal
 from client_sdk.protocol.devices import CheckIn, Policy, Task
 from client_sdk.protocol.secure import SECURE_VERSION
 from client_sdk.secagg.header import Terms
+from client_sdk.strategies import keeps_of, lacks_half
 from coordinator.engine.plan import Plan
 
 
 def offer_of(check_in: CheckIn) -> str:
     """What decides eligibility, as canonical JSON: devices with the same learners, policy and version of
     the secure protocol give the same string."""
-    return _canonical(tuple(sorted(check_in.learners.items())), check_in.policy, check_in.secure)
+    halves = tuple(sorted(check_in.strategies.items()))
+    return _canonical(tuple(sorted(check_in.learners.items())), halves, check_in.policy, check_in.secure)
 
 
-def reason_against(task: Task, offer: str, terms: Terms | None = None) -> str | None:
+def reason_against(
+    task: Task, offer: str, terms: Terms | None = None, half: tuple[str, str] | None = None
+) -> str | None:
     """None when a device with this offer may do the task; else one sentence. ``terms``: those of the plan's secure
-    rounds; None: its rounds with devices are plain."""
-    learners, policy, secure = _parsed(offer)
+    rounds; None: its rounds with devices are plain. ``half``: name and version of the strategy of which devices run a
+    half."""
+    learners, halves, policy, secure = _parsed(offer)
     have = learners.get(task.learner)
     if have is None:
         listed = ", ".join(f"{name} {version}" for name, version in sorted(learners.items())) or "none"
@@ -30,6 +35,10 @@ def reason_against(task: Task, offer: str, terms: Terms | None = None) -> str | 
         return f"the plan wants {task.learner} {task.learner_version}; this device has {have}"
     if policy.learners is not None and task.learner not in policy.learners:
         return f"the device's policy does not allow the learner {task.learner}"
+    if half is not None and halves.get(half[0]) != half[1]:
+        return lacks_half(*half, halves)
+    if half is not None and policy.max_state_bytes == 0 and keeps_of(half[0]) != "nothing":
+        return f"the strategy {half[0]} keeps a state on devices, which the device's policy does not allow"
     if terms is None and policy.secure_only:
         return "the device's policy allows rounds with secure aggregation only; this run's rounds are plain"
     if terms is None and task.learner in policy.secure_learners:
@@ -53,21 +62,30 @@ def fewest_examples(plan: Plan, offer: str) -> int:
     """How many examples a device with this offer must say it has. 0: its owner allows secure rounds only, so it says
     none, and the plan does not ask for it."""
     cohort = plan.cohort
-    _, policy, _ = _parsed(offer)
+    _, _, policy, _ = _parsed(offer)
     asked = plan.secure is None or cohort.asks_size
     return cohort.min_examples if asked or not policy.secure_only else 0
 
 
 @lru_cache(maxsize=1024)
-def _canonical(learners: tuple[tuple[str, str], ...], policy: Policy, secure: int) -> str:
+def _canonical(
+    learners: tuple[tuple[str, str], ...], halves: tuple[tuple[str, str], ...], policy: Policy, secure: int
+) -> str:
     body: dict[str, object] = {"learners": dict(learners), "policy": policy.model_dump(mode="json")}
+    if halves:
+        body["strategies"] = dict(halves)
     if secure:
         body["secure"] = secure
     return json.dumps(body, sort_keys=True, separators=(",", ":"))
 
 
 @lru_cache(maxsize=1024)
-def _parsed(offer: str) -> tuple[dict[str, str], Policy, int]:
+def _parsed(offer: str) -> tuple[dict[str, str], dict[str, str], Policy, int]:
     """Cached: a fleet has few different offers, and each is checked whenever the pool is read."""
     parsed = json.loads(offer)
-    return parsed["learners"], Policy.model_validate(parsed["policy"]), parsed.get("secure", 0)
+    return (
+        parsed["learners"],
+        parsed.get("strategies", {}),
+        Policy.model_validate(parsed["policy"]),
+        parsed.get("secure", 0),
+    )

@@ -272,6 +272,8 @@ class Plan(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Plan:
+        if self.task.strategy is not None:
+            raise ValueError("a plan says its strategy in the section [strategy], not in task.strategy")
         sections = [section for _, section in self if isinstance(section, Section)]
         against = [reason for section in sections for reason in section.against(self)]
         if against:
@@ -319,6 +321,11 @@ class Plan(Section):
             task = self.task_at(version)
             found |= {"learning_rate": task.learning_rate, "mu": task.mu}
         return found
+
+    @property
+    def half(self) -> tuple[str, str] | None:
+        """Name and version of the strategy of which devices run a half; None: they need none."""
+        return None if self.strategy is None else self.strategy.half
 
     @property
     def usual_weight(self) -> float:
@@ -409,8 +416,13 @@ def algorithm(plan: Plan, registry: Registry = BUILT_IN, tried_on: int | None = 
     if plan.strategy is None:
         return found
     reason = strategy.against(plan)
+    if not reason and (plan.half is None) != (strategy.device is None):
+        has, said = ("has a", "true") if strategy.device is not None else ("has no", "false, or leave it out")
+        reason = f"it {has} half that devices run: write devices = {said}"
     if not reason and plan.secure is not None and strategy.needs != "sum":
         reason = "it needs single updates, which nobody sees in a masked round: leave [secure] out"
+    if not reason and plan.datacenter is not None and strategy.device is not None:
+        reason = "a datacenter has no half of it, and no device's state: leave [datacenter] out"
     try:
         found.task(plan, 0, {})
     except ExtensionError as error:

@@ -304,11 +304,12 @@ class Aggregator:
         small: Small | None = None,
         settings: Settings | None = None,
         updates: str = "",
+        count: int = 0,
     ) -> NewCheckpoint:
         """Writes the next checkpoint as ``commit`` does, of a mean of deltas from elsewhere: under secure aggregation
-        the updates are unknown. ``updates``: what the evidence says of them."""
+        the updates are unknown. ``updates``: what the evidence says of them; ``count``: how many they are."""
         with self._lock, _final_errors():
-            sources = Sources(lambda: mean, self.layout.whole, self.layout.parameters.elements)
+            sources = Sources(lambda: mean, self.layout.whole, self.layout.parameters.elements, count)
             return self._write(round, parent, named_tensors, small, settings, sources, updates)
 
     def _updates(self, round: int, items: tuple[Contribution, ...]) -> Updates:

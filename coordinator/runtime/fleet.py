@@ -268,7 +268,7 @@ def fits_no_run(states: Iterable[RunState], offer: str, examples: int) -> str:
 
 def _unfit(state: RunState, offer: str) -> str | None:
     """Returns why a device with this offer may not work for the run, whatever its examples; None: it may."""
-    return reason_against(state.plan.task, offer, state.terms)
+    return reason_against(state.plan.task, offer, state.terms, state.plan.half)
 
 
 def _why_unspendable(state: RunState, device: str) -> str | None:

@@ -35,7 +35,8 @@ from client_sdk.tensors import (
     shown,
     widen,
 )
-from client_sdk.tensors.manifest import StatisticRole, by_name, digest_of, stated
+from client_sdk.tensors.manifest import StatisticRole, by_name, digest_of, stated, with_shared
+from client_sdk.tensors.safetensors_file import header_of
 from coordinator.blobs import Blobs, Gone
 from coordinator.engine import events as ev
 from coordinator.engine.plan import Plan, algorithm, require_bits, require_combinable
@@ -105,7 +106,8 @@ def _refused_field(section: str, field: str, what: str) -> ProblemError:
 
 
 def checked_initial(core: Core, plan: Plan, request: CreateRun | CheckPlan, sees: Sees) -> tuple[TensorHeader, Roles]:
-    """The header of the initial checkpoint of a run of this plan, and the statistics that it averages. ProblemError
+    """The header of the initial checkpoint of a run of this plan, with the shared tensors of its strategy, and the
+    statistics that it averages. ProblemError
     where there is none, where the plan or the roles do not fit it, or where it is one of runs that the caller does not
     see, and no proof says that the caller has it: whoever starts a run from a checkpoint can download it."""
     init, proof = request.init or "", request.init_proof
@@ -128,6 +130,13 @@ def checked_initial(core: Core, plan: Plan, request: CreateRun | CheckPlan, sees
         roles = _unsaid(core, plan, init, model, sees) if request.roles is None else stated(model, request.roles)
     except ManifestMismatch as error:
         raise problem("invalid-request", f"roles: {error}") from None
+    try:
+        model, roles = with_shared(model, plan.task.averaged, roles, algorithm(plan, core.extensions(plan)).shared)
+        header = header_of(model)
+    except ManifestMismatch as error:
+        raise _refused_field("task", "averaged", str(error)) from None
+    except TensorError as error:
+        raise problem("invalid-request", f"the model has too many tensors: in a checkpoint {error}") from None
     try:
         codec = codecs.beside(plan.task.codec, roles)
     except codecs.UnknownCodec as error:
@@ -230,8 +239,9 @@ def create_run(
     store. ``usual``: see ``checked_plan``. ProblemError where the plan or the checkpoint is refused, or the id is not
     ``permitted``."""
     plan = checked_plan(core, request.plan, usual)
-    _, roles = checked_initial(core, plan, request, sees)
-    size = core.blobs.size(request.init)
+    header, roles = checked_initial(core, plan, request, sees)
+    init = _completed(core.blobs, request.init, header.manifest)
+    size = core.blobs.size(init)
     now = core.clock.now()
     seed = int.from_bytes(core.entropy(8), "big") >> 1
     refused: set[str] = set()
@@ -243,7 +253,7 @@ def create_run(
             plan=plan.written_out,
             plan_digest=plan.digest,
             selection_seed=seed,
-            init=request.init,
+            init=init,
             origin=request.origin,
             created_at=now,
             roles=dict(roles),
@@ -256,6 +266,26 @@ def create_run(
             refused.add(run)
             continue
         return row
+
+
+def _completed(blobs: Blobs, init: str, wanted: Manifest) -> str:
+    """The digest of the checkpoint with exactly the tensors of ``wanted``, which is written where ``init`` has others:
+    shared tensors that it lacks are zeros, and those of another strategy are left out."""
+    with blobs.open(init) as file:
+        header = read_header(file)
+        if header.manifest == wanted:
+            return init
+        with blobs.spool() as spool:
+            spool.write(header_bytes(wanted))
+            for name, spec in wanted.items():
+                is_there = header.manifest.get(name) == spec
+                file.seek(header.offsets[name][0] if is_there else 0)
+                left = spec.nbytes
+                while left:
+                    data = file.read(min(left, _CHUNK)) if is_there else bytes(min(left, _CHUNK))
+                    spool.write(data)
+                    left -= len(data)
+            return spool.commit()
 
 
 def first_version(row: RunRow, size: int) -> CheckpointRow:

@@ -76,7 +76,7 @@ def commit_sum(
             return decoded(start, count)
         return of_statistics.mean_of(behind, start - parameters, count, survivors, weight).astype(np.float32)
 
-    made = aggregator.apply(round, parent, Computed(mean), named_tensors, small, settings, updates)
+    made = aggregator.apply(round, parent, Computed(mean), named_tensors, small, settings, updates, survivors)
     share = quantizer.rounding_share(total[:first], survivors)
     return made._replace(rounding=float(f"{share:.2f}") if share >= _LARGE_SHARE else 0.0)
 

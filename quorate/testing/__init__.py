@@ -27,12 +27,14 @@ if TYPE_CHECKING:
     from quorate.testing.metric import MetricContract as MetricContract
     from quorate.testing.proof import EnrolmentProofContract as EnrolmentProofContract
     from quorate.testing.selection import SelectionContract as SelectionContract
+    from quorate.testing.strategy import DeviceStrategyContract as DeviceStrategyContract
     from quorate.testing.strategy import StrategyContract as StrategyContract
 
 _HOMES = {
     "CodecContract": "quorate.testing.codec",
     "ColumnRuleContract": "quorate.testing.aggregation",
     "DataContract": "quorate.testing.learner",
+    "DeviceStrategyContract": "quorate.testing.strategy",
     "EnrolmentProofContract": "quorate.testing.proof",
     "LearnerContract": "quorate.testing.learner",
     "MetricContract": "quorate.testing.metric",

@@ -16,7 +16,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from client_sdk.protocol.devices import Task, TaskStrategy, Work
 from client_sdk.protocol.wire import canonical
+from client_sdk.strategies import DeviceStrategy, Local, train_by
+from client_sdk.tensors import Manifest, Tensors, TensorSpec, from_bytes, to_bytes
+from client_sdk.tensors.manifest import shared_name
+from client_sdk.update import Update
 from coordinator.engine.aggregation.combining import Blocks, Sources, Updates, flat
 from coordinator.engine.aggregation.registry import Installed, Registry
 from coordinator.engine.aggregation.strategies import STRATEGIES
@@ -26,7 +31,7 @@ from coordinator.engine.plan import Plan, algorithm
 from coordinator.engine.plan_file import PlanError
 from quorate.testing.aggregation import require_parameters
 
-ROUNDS, DEVICES, PARAMETERS, VALUES = 4, 6, 40, 50
+ROUNDS, DEVICES, PARAMETERS, STATISTICS = 4, 6, 40, 10
 
 
 class StrategyContract:
@@ -52,26 +57,29 @@ class StrategyContract:
     def chosen(self, plan: Plan) -> Algorithm:
         return algorithm(plan, Registry(strategies={"contract:it": Installed("1", self.strategy)}))
 
-    def bits(self, order: Sequence[int] = tuple(range(DEVICES)), width: int = VALUES, masked: bool = False) -> str:
+    def bits(self, order: Sequence[int] = tuple(range(DEVICES)), width: int = 50, masked: bool = False) -> str:
         """A digest of rounds that are played with these rows in this order: tasks, models, tensors and small states.
         ``masked``: with sums alone."""
         plan, digest, small = self.plan(), hashlib.sha256(), dict[str, Any]()
         chosen, rng = self.chosen(plan), np.random.default_rng(5)
-        model = rng.normal(size=VALUES).astype(np.float32)
+        manifest = _manifest(chosen.shared)
+        count = manifest.elements
+        model = rng.normal(size=count).astype(np.float32)
         tensors = {name: np.tile(np.array(one, np.float32), (PARAMETERS, 1)) for name, one in chosen.keeps.items()}
         for version in range(ROUNDS):
             for device_class in ("", "phone"):
                 digest.update(chosen.task(plan, version, small, device_class).model_dump_json().encode())
-            rows = (rng.normal(size=(DEVICES, VALUES)) * 10.0 ** rng.integers(-4, 1, (DEVICES, VALUES))).astype(
+            rows = (rng.normal(size=(DEVICES, count)) * 10.0 ** rng.integers(-4, 1, (DEVICES, count))).astype(
                 np.float32
             )
             weights = rng.integers(1, 30, DEVICES)
             reports = [{"steps": 1.0 + place, "loss": float(loss)} for place, loss in enumerate(rng.random(DEVICES))]
             here = list(order)
             sources: Sources = Updates.of(rows[here], width, PARAMETERS, weights[here])
+            sources.tensors = manifest
             if masked:
                 total = Updates.of(rows, width, PARAMETERS, weights).sum()
-                sources = Sources(lambda total=total: total, sources.tensors, PARAMETERS)  # type: ignore[misc]
+                sources = Sources(lambda total=total: total, manifest, PARAMETERS, DEVICES)  # type: ignore[misc]
             else:
                 sources.reports = [reports[place] for place in order]
             stored = {name: flat(values) for name, values in tensors.items()}
@@ -79,9 +87,9 @@ class StrategyContract:
             assert made.tensors.keys() == chosen.keeps.keys(), "combine returns the tensors that keeps() names"
             text = canonical(dict(made.small))
             assert len(text) <= MOST_SMALL
-            following = _read(made.model, width)
-            tensors = {name: _read(one, width, PARAMETERS) for name, one in made.tensors.items()}
-            assert (following.dtype, following.shape) == (np.float32, (VALUES,))
+            following = _read(made.model, width, manifest)
+            tensors = {name: _read(one, width) for name, one in made.tensors.items()}
+            assert (following.dtype, following.shape) == (np.float32, (count,))
             assert {name: one.shape for name, one in tensors.items()} == {
                 name: (PARAMETERS, len(one)) for name, one in chosen.keeps.items()
             }
@@ -142,9 +150,86 @@ class StrategyContract:
         assert "\n" not in sentence, "a plan that cannot have it is refused in one sentence"
 
 
-def _read(blocks: Blocks, width: int, count: int = VALUES) -> Any:
-    """By blocks of one tensor at a time, parameters first."""
-    parts = []
-    for start, stop in ((0, PARAMETERS), (PARAMETERS, count)):
-        parts += [blocks.read(at, min(width, stop - at)) for at in range(start, stop, width)]
-    return np.concatenate(parts)
+def _manifest(shared: Sequence[str]) -> Manifest:
+    """Of an update: its parameters, then its statistics, of which the last are the strategy's shared tensors."""
+    sizes = {"parameters": PARAMETERS, "statistics": STATISTICS}
+    sizes |= {shared_name(name, "parameters"): PARAMETERS for name in sorted(shared)}
+    return Manifest({name: TensorSpec("F32", (size,)) for name, size in sizes.items()})
+
+
+def _read(blocks: Blocks, width: int, manifest: Manifest | None = None) -> Any:
+    """By blocks of one tensor at a time. ``manifest``: the tensors; None: the parameters alone."""
+    places = [slice(0, PARAMETERS)] if manifest is None else manifest.slices().values()
+    return np.concatenate(
+        [
+            blocks.read(at, min(width, place.stop - at))
+            for place in places
+            for at in range(place.start, place.stop, width)
+        ]
+    )
+
+
+class DeviceStrategyContract:
+    """The contract of the halves that devices run, also of packages: ``half``, and ``given``, every parameter."""
+
+    half: DeviceStrategy
+    given: ClassVar[Mapping[str, float]] = {}
+    averaged: ClassVar[tuple[str, ...]] = ("!head.*",)
+
+    def play(self, rounds: int = 3) -> list[Local]:
+        """Rounds of one device whose updates all count, from a model of two tensors and a head."""
+        rng = np.random.default_rng(7)
+        sizes = {"a.weight": (3, 4), "b.weight": (5,), "head.bias": (2,)}
+        model: Tensors = {name: rng.normal(size=size).astype(np.float32) for name, size in sizes.items()}
+        target = {name: rng.normal(size=size).astype(np.float32) for name, size in sizes.items()}
+        strategy = TaskStrategy(name="contract:it", version="1", parameters=dict(self.given), keeps=self.half.keeps)
+        task = Task(
+            learner="contract:learner", steps=4, learning_rate=0.1, mu=0.5, averaged=self.averaged, strategy=strategy
+        )
+        sent = Manifest.of(model).select(task.averaged)
+        shared = {shared_name(name, one): np.zeros(sizes[one], np.float32) for name in self.half.shared for one in sent}
+
+        def learn(model: Tensors, task: Task, *, offset: Tensors | None = None) -> Update:
+            assert offset is None or self.half.corrects, "it corrects gradients: say corrects = True"
+            trained = Manifest.of(model).select(task.averaged)
+            now = {name: model[name].copy() for name in trained}
+            for _ in range(task.steps or 4 * (task.epochs or 1)):
+                for name, weight in now.items():
+                    gradient = weight - target[name] + np.float32(task.mu) * (weight - model[name])
+                    now[name] = weight - np.float32(task.learning_rate) * (gradient + (offset or {}).get(name, 0))
+            work = Work(steps=4, steps_planned=4, epochs=1.0, examples_seen=8)
+            return Update({name: now[name] - model[name] for name in now}, 8, work=work, model=Manifest.of(model))
+
+        state: Tensors = {}
+        found = []
+        for _ in range(rounds):
+            given = {**model, **shared, **{f"kept {name}": array for name, array in state.items()}}
+            before = {name: array.copy() for name, array in given.items()}
+            local = train_by(self.half, learn, {**model, **shared}, state, task)
+            assert all(np.array_equal(before[name], array) for name, array in given.items()), "it changes what it gets"
+            assert local.update.delta.keys() == {*sent, *shared}
+            size = sum(array.nbytes for array in local.state.values())
+            assert size <= self.half.state_bytes(Manifest.of(model), task), "state_bytes() says less than it keeps"
+            own = self.half.own(model, local.state, task)
+            assert Manifest.of(own) == Manifest.of(model)
+            for name, change in local.update.delta.items():
+                place = shared if name in shared else model
+                place[name] = place[name] + change
+            state = local.state
+            found.append(local)
+        return found
+
+    def test_it_is_a_function_of_what_it_gets(self) -> None:
+        before = copy.deepcopy(getattr(self.half, "__dict__", {}))
+        first, second = self.play(), self.play()
+        for one, other in zip(first, second, strict=True):
+            assert one.update == other.update
+            assert one.state.keys() == other.state.keys()
+            assert all(np.array_equal(array, other.state[name]) for name, array in one.state.items())
+        assert getattr(self.half, "__dict__", {}) == before, "what lasts is the state that it returns"
+
+    def test_its_state_is_read_back_as_it_was(self) -> None:
+        for local in self.play():
+            assert bool(local.state) == (self.half.keeps != "nothing")
+            again = from_bytes(to_bytes(local.state))
+            assert all(np.array_equal(array, again[name]) for name, array in local.state.items())

@@ -8,17 +8,22 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from client_sdk import codecs
 from client_sdk.codecs.port import require_encodable
+from client_sdk.device.durable_folder import DurableFolder
+from client_sdk.device.states import Candidate, StateFolder, key_of
 from client_sdk.learners import LearnerError, evaluate, train, wants_rng
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError, NoExamples, OutOfTime
 from client_sdk.protocol.devices import Score, Task, UpdateReport
+from client_sdk.strategies import Keeps, Local, StrategyError, train_by
 from client_sdk.tensors import Float32, Layout, ManifestMismatch, TensorError, Tensors, pieces
 from client_sdk.tensors.floats import joined
+from client_sdk.tensors.manifest import of_model
 from client_sdk.update import BadReport, Seconds, Update, report_of
 from coordinator.engine.aggregation.weights import weight_of
 from coordinator.engine.plan import Plan, algorithm
@@ -55,14 +60,22 @@ class Kernel:
     """``train`` is a function of its arguments, in every process."""
 
     def __init__(
-        self, plan: Plan, learner: Any, clients: Clients, layout: Layout, *, weight_unit: int | None = None
+        self,
+        plan: Plan,
+        learner: Any,
+        clients: Clients,
+        layout: Layout,
+        *,
+        weight_unit: int | None = None,
+        states: Path | None = None,
     ) -> None:
-        """``layout``: of an update, decoded. ``weight_unit``: the run's; None: of a new run. PlanError
-        where the plan's rule is not installed here."""
+        """``layout``: of an update, decoded. ``weight_unit``: the run's; None: of a new run. ``states``: the folder of
+        what clients keep for a strategy. PlanError where the plan's rule is not installed here."""
         self.plan = plan
         self._weight_unit = plan.weight_unit if weight_unit is None else weight_unit
         self._secure = plan.secure is not None
-        self.needs_all = self._secure or algorithm(plan, installed(plan)).needs != "sum"
+        chosen = algorithm(plan, installed(plan))
+        self.needs_all = self._secure or chosen.needs != "sum"
         """Whether each update is needed, rather than their sum: by the plan's rule, or to be masked."""
         self.layout = layout
         self._bounds = Bounds.of(plan, layout)
@@ -71,6 +84,11 @@ class Kernel:
         self._codec = codecs.beside(plan.task.codec, layout.statistics)
         self._digest = plan.digest
         self._tasks: dict[tuple[tuple[str, float], ...], Task] = {}
+        self._half, self._strategy = chosen.strategy.device, chosen.local(plan.strategy)
+        self.keeps: Keeps = "nothing" if self._strategy is None else self._strategy.keeps
+        has_states = states is not None and self.keeps != "nothing"
+        self.states = StateFolder(DurableFolder(states, durable=False)) if states is not None and has_states else None
+        """What clients keep, under ``state_key``; None where the plan's strategy keeps nothing."""
 
     def _task(self, changes: Mapping[str, float]) -> Task:
         """Time is virtual: ``Job.steps`` says what the device has time for."""
@@ -78,7 +96,7 @@ class Kernel:
         if found is None:
             if len(self._tasks) >= _TASKS:
                 self._tasks.clear()
-            found = self.plan.task.model_copy(update={**changes, "time_budget_s": None})
+            found = self.plan.task.model_copy(update={**changes, "time_budget_s": None, "strategy": self._strategy})
             self._tasks[key] = found
         return found
 
@@ -91,13 +109,16 @@ class Kernel:
         try:
             data = self._clients[job.device]
             try:
-                update = self._update(model, data, job)
+                local = self._local(model, data, job)
             except TensorError as error:
                 raise LearnerFailed(f"The learner's update cannot be made: {error}.") from error
-            return self._contributed(update, job, most=data.examples)
+            contributed = self._contributed(local.update, job, most=data.examples)
+            if self.states is not None:
+                self.states.put(state_key(job.device), Candidate(job.round, job.attempt, "-"), local.state, 0.0)
+            return contributed
         except _OF_THE_DEVICE as error:
             return CannotTrain(reason=str(error), bad_values=isinstance(error, Diverged))
-        except LearnerError as error:
+        except (LearnerError, StrategyError) as error:
             return _own(str(error), error)
         except (BadReport, ManifestMismatch) as error:
             return _own(f"The learner's update cannot be counted: {error}", error)
@@ -115,14 +136,29 @@ class Kernel:
         data = self._clients[device]
         if data.test is None:
             return None
+        if self._half is not None and self.states is not None:
+            model = self._half.own(of_model(model), self._state(device), self._task({}))
         with one_thread():
             return evaluate(self.learner, self.plan.task.learner, model, data.test, device=device)
 
     def update(self, model: Tensors, job: Job) -> Update:
-        """Returns the learner's update from the client's data. Errors of the learner pass through."""
-        return self._update(model, self._clients[job.device], job)
+        """Returns the client's update from its data. Errors of the learner pass through."""
+        return self._local(model, self._clients[job.device], job).update
 
-    def _update(self, model: Tensors, data: ClientData, job: Job) -> Update:
+    def _state(self, device: str) -> Tensors:
+        kept = None if self.states is None else self.states.current(state_key(device))
+        return {} if kept is None else kept.tensors
+
+    def _local(self, model: Tensors, data: ClientData, job: Job) -> Local:
+        if self._half is None:
+            return Local(update=self._update(model, data, job, self._task(job.changes)))
+
+        def learn(model: Tensors, task: Task, *, offset: Tensors | None = None) -> Update:
+            return self._update(model, data, job, task, offset)
+
+        return train_by(self._half, learn, model, self._state(job.device), self._task(job.changes))
+
+    def _update(self, model: Tensors, data: ClientData, job: Job, task: Task, offset: Tensors | None = None) -> Update:
         if not hasattr(self.learner, "train") and job.steps is not None:
             raise OutOfTime(
                 "The time ran out before the whole task was done, and a learner that is a function cannot stop "
@@ -133,12 +169,13 @@ class Kernel:
                 self.learner,
                 model,
                 data,
-                self._task(job.changes),
+                task,
                 device=job.device,
                 round=job.round,
                 deadline=_whole if job.steps is None else _Steps(job.steps),
                 seeds=True,
                 with_rng=self._with_rng,
+                offset=offset,
             )
 
     def _contributed(self, update: Update, job: Job, *, most: int) -> Contributed:
@@ -168,6 +205,11 @@ class Kernel:
         digest = _digest(report, flat) if job.checked else None
         done = Done(report=report, weight=weight, treated=measures.treated, digest=digest)
         return Contributed(done, flat, measures, self._bounds)
+
+
+def state_key(client: str) -> str:
+    """Under which key the folder of states has a client's."""
+    return key_of(client)
 
 
 def _digest(report: UpdateReport, flat: tuple[Float32, ...]) -> str:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Event, Lock
-from typing import get_args
+from typing import TypeVar, get_args
 
 import httpx2
 
@@ -21,6 +21,7 @@ from client_sdk.learners import Catalogue, LearnerTrainer
 from client_sdk.protocol.devices import Assignment
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.secure import Stage
+from client_sdk.strategies import DeviceStrategy, Local
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
 
@@ -30,6 +31,7 @@ from client_sdk.update import Update
 # Every draw is a hash of (seed, what, device, round), so a device behaves alike in a round, independent of its past.
 
 
+T = TypeVar("T")
 STAGES: tuple[Stage, ...] = get_args(Stage)
 SLOWEST = 4.0
 """A slow device takes up to so many times its usual time."""
@@ -211,9 +213,30 @@ class FleetTrainer:
     def examples(self) -> int:
         return self._inner.examples
 
+    @property
+    def strategies(self) -> Mapping[str, str]:
+        return self._inner.strategies
+
     def train(self, assignment: Assignment, checkpoint: Tensors, device: str, deadline: Callable[[], float]) -> Update:
         """Train when it is this device's turn, then wait as its habits require. Raises Vanished, at most once a
         round; in a secure round it vanishes later, in an exchange (``VanishesInExchanges``)."""
+        return self._in_turn(assignment, lambda: self._inner.train(assignment, checkpoint, device, deadline))
+
+    def train_by(
+        self,
+        half: DeviceStrategy,
+        assignment: Assignment,
+        checkpoint: Tensors,
+        state: Tensors,
+        device: str,
+        deadline: Callable[[], float],
+    ) -> Local:
+        """As ``train``, by this half."""
+        return self._in_turn(
+            assignment, lambda: self._inner.train_by(half, assignment, checkpoint, state, device, deadline)
+        )
+
+    def _in_turn(self, assignment: Assignment, train: Callable[[], T]) -> T:
         began = time.monotonic()
         this_round = (assignment.run, assignment.round)
         conduct = self._habits.conduct(self._number, assignment.round)
@@ -221,9 +244,9 @@ class FleetTrainer:
             self._vanished_in = this_round
             raise Vanished(conduct.away)
         with self._turn:
-            update = self._inner.train(assignment, checkpoint, device, deadline)
+            made = train()
         if conduct.slowness > 1.0:
             self._stop.wait((conduct.slowness - 1.0) * (time.monotonic() - began))
         if conduct.late:
             self._round_times.wait_over(*this_round, LONGEST_HOLD * self._round_times.round_s, self._stop)
-        return update
+        return made

@@ -19,6 +19,7 @@ import numpy as np
 from client_sdk.protocol.insight import DeviceParticipation
 from client_sdk.protocol.operators import CheckpointView, MetricView
 from client_sdk.tensors import Tensors, from_bytes
+from client_sdk.tensors.manifest import of_model
 from coordinator.blobs import BlobError, Missing
 from coordinator.engine.plan import Plan
 from coordinator.engine.state import RunState
@@ -265,8 +266,8 @@ class RecordedRun(WithCurves):
         return MappingProxyType({row.version: views.checkpoint_view(row, digests) for row in line})
 
     def checkpoint(self, version: int = -1) -> Tensors:
-        """The tensors of a version, read only; -1 is the newest."""
-        return from_bytes(self._checkpoint_bytes(version))
+        """The tensors of a version, read only, without a strategy's shared ones; -1 is the newest."""
+        return of_model(from_bytes(self._checkpoint_bytes(version)))
 
     def save_checkpoint(self, path: str | os.PathLike[str], version: int = -1) -> Path:
         """Writes a version as a safetensors file, atomically (temporary file, then rename); returns the path."""

@@ -140,7 +140,7 @@ def with_objects(plan: PlanLike, objects: Mapping[str, Any]) -> tuple[PlanLike, 
         section, field, group = PARTS[part]
         name = _name_of(part, made)
         version = str(getattr(made, "version", "0"))
-        plan = _naming(plan, part, section, field, name, version)
+        plan = _naming(plan, part, section, field, name, version, has_half=getattr(made, "device", None) is not None)
         found[group] = {name.partition("@")[0]: Provided(name.partition("@")[0], version, made)}
     return plan, found
 
@@ -153,7 +153,9 @@ def _name_of(part: str, made: Any) -> str:
     return f"notebook:{words}"
 
 
-def _naming(plan: PlanLike, part: str, section: str, field: str, name: str, version: str) -> PlanLike:
+def _naming(
+    plan: PlanLike, part: str, section: str, field: str, name: str, version: str, *, has_half: bool
+) -> PlanLike:
     if isinstance(plan, str | PathLike):
         plan = Plan.from_toml(Path(plan))
     whole = plan.model_dump(mode="json", exclude_unset=True) if isinstance(plan, Plan) else plan
@@ -165,6 +167,8 @@ def _naming(plan: PlanLike, part: str, section: str, field: str, name: str, vers
     fields[field] = name
     if part != "codec":
         fields["version" if field == "name" else f"{field}_version"] = version
+    if part == "strategy" and has_half:
+        fields["devices"] = True
     return {**whole, section: fields}
 
 

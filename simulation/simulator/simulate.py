@@ -459,7 +459,10 @@ def rerun(
         steps=None if steps == planned else max(1, steps),
     )
     layout = Layout.of(Manifest.of(model), plan.task.averaged, {})  # an update that is returned as it is
-    return Kernel(plan, learner, clients, layout).update(model, job)
+    kernel = Kernel(plan, learner, clients, layout)
+    if kernel.keeps != "nothing" and round > 1:
+        raise ValueError(f"what {client!r} kept before round {round} is gone: its strategy keeps a state on devices")
+    return kernel.update(model, job)
 
 
 def _of_folder(folder: Path, plan: Plan, round: int) -> tuple[Tensors, RunState, Sequence[str]]:

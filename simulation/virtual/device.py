@@ -21,10 +21,13 @@ from client_sdk.device.actions import (
     Fetched,
     FetchList,
     Load,
+    Recall,
+    Recalled,
     Reply,
     RequestRefused,
     Save,
     Send,
+    Settle,
     Sleep,
     Train,
     Trained,
@@ -151,7 +154,9 @@ class Device:
                 return Fetched(self._world.now)
             case Certify():
                 raise TypeError("a simulated device has no authority to ask")
-            case Keep() | Load() | FetchList():
+            case Recall():
+                return Recalled(None, self._world.now)  # the world has settled what the client keeps
+            case Keep() | Load() | FetchList() | Settle():
                 raise TypeError("this device takes part in plain rounds only")
             case Train():
                 self._world.begins_training(self)
@@ -245,6 +250,7 @@ class SimulatedEnrolment:
         plan = coordinator.core.state(run).plan
         task, self._secure = plan.task, plan.secure
         self._learners = {task.learner: task.learner_version or "simulated"}
+        self._strategies = {} if plan.half is None else dict([plan.half])
         self._rows: dict[int, DeviceRow] = {}
 
     def row(self, number: int, now: float) -> DeviceRow:
@@ -258,10 +264,17 @@ class SimulatedEnrolment:
         what no owner can allow."""
         examples = self._clients.holdings.examples(number)
         if self._secure is None:
-            return CheckIn(examples=examples, learners=self._learners, hold_s=0)
+            return CheckIn(examples=examples, learners=self._learners, strategies=self._strategies, hold_s=0)
         bounds = SecureBounds(smallest_cohort=self._secure.minimum_cohort, smallest_sigma=self._secure.rule.sigma or 1)
         policy = Policy(secure=bounds)
-        return CheckIn(examples=examples, learners=self._learners, policy=policy, secure=SECURE_VERSION, hold_s=0)
+        return CheckIn(
+            examples=examples,
+            learners=self._learners,
+            strategies=self._strategies,
+            policy=policy,
+            secure=SECURE_VERSION,
+            hold_s=0,
+        )
 
     def enrol(self, devices: Sequence[Device]) -> None:
         """Writes the rows of those devices that the coordinator does not know yet."""

@@ -102,8 +102,9 @@ def changes(planned: Task, task: Task) -> dict[str, float]:
     """What of ``task`` is other than in the plan."""
     if task is planned:
         return {}
-    both = planned.model_dump(), task.model_dump()
-    return {name: value for name, value in both[1].items() if value != both[0][name]}
+    both = (one.model_dump(exclude={"strategy"}) for one in (planned, task))
+    before, now = both
+    return {name: value for name, value in now.items() if value != before[name]}
 
 
 def due_in_s(now: float, state: RunState) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
@@ -19,23 +20,36 @@ from numpy.typing import NDArray
 
 from client_sdk import codecs
 from client_sdk.chance import labelled, shake_bytes
+from client_sdk.device.states import belongs
 from client_sdk.extensions import Provided, provided
 from client_sdk.protocol.devices import Score, Task
 from client_sdk.protocol.names import REPORT_KEY
 from client_sdk.protocol.operators import CreateRun, MetricReport, RoundView
 from client_sdk.secagg.actions import Primitives
-from client_sdk.tensors import Layout, Manifest, Roles, Tensors, digest, from_bytes, numpy_dtype, to_bytes
+from client_sdk.tensors import (
+    Array,
+    Layout,
+    Manifest,
+    Roles,
+    Tensors,
+    TensorSpec,
+    digest,
+    from_bytes,
+    numpy_dtype,
+    to_bytes,
+)
 from client_sdk.tensors.exact_sum import ExactSum
-from client_sdk.tensors.manifest import digest_of
+from client_sdk.tensors.manifest import digest_of, of_model, with_shared
 from coordinator.blobs import Blobs
 from coordinator.datafolder import BLOBS_FOLDER, FolderError, database_url, locked
 from coordinator.engine.effects import Contribution
-from coordinator.engine.plan import Plan
+from coordinator.engine.plan import Plan, algorithm
 from coordinator.engine.state import RunState
 from coordinator.folding.aggregator import MakeSums
 from coordinator.folding.validation import Measures
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.core import Core
+from coordinator.runtime.extensions import installed
 from coordinator.runtime.insight.fleet_views import class_of as class_in
 from coordinator.runtime.process_state import list_row
 from coordinator.runtime.run_errors import RaisedRunErrors
@@ -46,6 +60,7 @@ from coordinator.store.port import AuditRow
 from simulation.clients import Clients
 from simulation.engines import CannotTrain, Job, Kernel, MakeEngine
 from simulation.engines.checked import CheckedEngine, is_deterministic, note, noted
+from simulation.engines.kernel import state_key
 from simulation.engines.port import Engine
 from simulation.errors import SimulationWarning
 from simulation.history import History
@@ -64,6 +79,8 @@ from simulation.virtual.secure_world import EPOCH, SecureWorld, SimulatedAuthori
 from simulation.virtual.world import SimulatedWorld
 
 _LISTED = 100_000
+STATES_FOLDER = "states"
+"""In a folder: what clients keep for strategies."""
 _YOUNG = 5000
 """How many new objects start a collection of garbage. Python's own 700 are those of six clients."""
 _SETTINGS = Settings(max_hold_s=0.0, waiting_s=3600.0)
@@ -116,6 +133,8 @@ class Simulation:
             agenda = self._agenda = Agenda(time.time() if authority is None else EPOCH)
             origin += "" if is_deterministic(learner) else NOT_DETERMINISTIC
             origin = origin if masked or authority is None else origin + UNMASKED
+            shared = algorithm(plan, installed(plan)).shared
+            said = _with_roles_of_shared(said, plan, shared)
             if before is not None:
                 _require_same(before, plan, masked)
                 copy_run(self._store_of_folder, self.store, before.run)
@@ -127,6 +146,8 @@ class Simulation:
                 _require_roles(begun, manifest, said)
             else:
                 tensors = init()
+                whole, _ = with_shared(Manifest.of(tensors), plan.task.averaged, said(Manifest.of(tensors)), shared)
+                tensors = {name: tensors.get(name, _zeros(spec)) for name, spec in whole.items()}
                 manifest, body = Manifest.of(tensors), to_bytes(tensors)
                 unit, roles = plan.weight_unit, said(manifest)
             self.resumed = before is not None
@@ -134,7 +155,9 @@ class Simulation:
             self._clients, self._class_of = clients, class_of
             self._listed: dict[str, str] | None = None
             layout = Layout.of(manifest, plan.task.averaged, roles)
-            self.kernel = Kernel(plan, learner, clients, layout, weight_unit=unit)
+            kept = folder or Path(self._exits.enter_context(TemporaryDirectory(prefix="quorate-states-")))
+            states = kept / STATES_FOLDER / plan.digest[:32]
+            self.kernel = Kernel(plan, learner, clients, layout, weight_unit=unit, states=states)
             self.engine = CheckedEngine(make_engine(self.kernel), self.kernel)
             self._exits.callback(self.engine.close)
             self._parent = ""
@@ -173,6 +196,7 @@ class Simulation:
                 begin=self._begin,
                 failed=failed,
                 class_of=class_of,
+                settle_states=self.settle_states,
                 datacenter=SimulatedDatacenter(self.coordinator, agenda, learner, datacenter) if datacenter else None,
             )
             self._exits.callback(self.world.close)
@@ -207,6 +231,25 @@ class Simulation:
         """After the end of the run: devices that still train send their updates, which come late."""
         self._agenda.run_out()
 
+    def settle_states(self, clients: Sequence[str], round: int | None = None) -> None:
+        """Settles what these clients keep for the plan's strategy, as a device does before it trains: by the outcome of
+        the round in which each has trained last. ``round``: they train in this one next, again where they have."""
+        states, plan = self.kernel.states, self.state.plan
+        if states is None:
+            return
+        for client in clients:
+            key = state_key(client)
+            found = states.candidate(key)
+            if found is None:
+                continue
+            if round is not None and found.round >= round:
+                states.settle(key, keep=False)
+                continue
+            outcome = self.coordinator.devices.outcome(client, self.run, found.round)
+            if outcome.result != "pending":
+                keep = self.kernel.keeps == "trained" or belongs(outcome, found, masked=plan.secure is not None)
+                states.settle(key, keep=keep)
+
     def ended(self, round: int) -> RoundView:
         """Returns the view of a round that has ended."""
         return self.coordinator.operators.round(self.run, round)
@@ -238,7 +281,7 @@ class Simulation:
         self.blobs.delete_marked()
 
     def model(self) -> Tensors:
-        """The newest checkpoint."""
+        """The newest checkpoint, with a strategy's shared tensors."""
         return self._tensors(self.state.checkpoint)
 
     def score(self, source: str, score: Score, version: int | None = None) -> None:
@@ -292,6 +335,8 @@ class Simulation:
             row = AuditRow(run=self.run, at=self._agenda.now, by="", action=RESUMED_UNCHECKED, detail="")
             with self.store.transaction() as tx:
                 tx.insert_audit([row])
+        elif found is not None and not self._may_train_again(found[1]):
+            pass
         elif found is not None and self.blobs.has(found[0]):
             self.engine.require_as_before(self._tensors(found[0]), *found[1:])
         elif state.version:
@@ -300,6 +345,12 @@ class Simulation:
                 f"{what} is not checked: the folder notes no training of this run", SimulationWarning, stacklevel=4
             )
 
+    def _may_train_again(self, job: Job) -> bool:
+        """Whether the client still keeps what it kept before this training: it is gone once its outcome is settled."""
+        states = self.kernel.states
+        found = None if states is None else states.candidate(state_key(job.device))
+        return states is None or (found is not None and found.round == job.round)
+
     def _tensors(self, name: str) -> Tensors:
         with self.blobs.open(name) as file:
             return from_bytes(file.read())
@@ -307,6 +358,22 @@ class Simulation:
     def _begin(self, state: RunState) -> None:
         self._parent = state.checkpoint
         self.engine.begin(state.round_number, self._tensors(state.checkpoint))
+
+
+def _zeros(spec: TensorSpec) -> Array:
+    return np.zeros(spec.shape, numpy_dtype(spec.dtype))
+
+
+def _with_roles_of_shared(
+    said: Callable[[Manifest], Roles], plan: Plan, shared: Sequence[str]
+) -> Callable[[Manifest], Roles]:
+    """``said``, which knows the learner's model alone, of checkpoints with a strategy's shared tensors."""
+
+    def of(model: Manifest) -> Roles:
+        own = said(Manifest(of_model(model)))
+        return with_shared(model, plan.task.averaged, own, shared)[1] if shared else own
+
+    return of
 
 
 def _usual(plan: Plan, clients: Clients) -> float | None:

@@ -66,10 +66,12 @@ class SimulatedWorld:
         begin: Callable[[RunState], None],
         failed: Callable[[Job, CannotTrain], None],
         class_of: Callable[[str], str],
+        settle_states: Callable[[Sequence[str], int], None],
         datacenter: SimulatedDatacenter | None = None,
     ) -> None:
-        """``size_of``: bytes that an update would have on the wire, by its report's JSON. ``begin``: called when a
-        cohort starts to train. ``failed``: called when the user's code raised; may raise itself."""
+        """``settle_states``: called with devices before they train in a round, of this number. ``size_of``: bytes
+        that an update would have on the wire, by its report's JSON. ``begin``: called when a cohort starts to train.
+        ``failed``: called when the user's code raised; may raise itself."""
         self.coordinator = coordinator
         self.size_of = size_of
         self._run = run
@@ -81,6 +83,7 @@ class SimulatedWorld:
         self._seed = seed
         self._begin = begin
         self._failed = failed
+        self._settle_states = settle_states
         self._datacenter = datacenter
         self._enrolment = SimulatedEnrolment(coordinator, run, clients, class_of)
         self._present: dict[str, Device] = {}
@@ -253,6 +256,7 @@ class SimulatedWorld:
         self._begin(state)
         self._parts = parts_of(state, self.now, self._clients, self._habits, self.coordinator.core.task)
         jobs = [part.job for part in sorted(self._parts.values(), key=_place) if part.job is not None]
+        self._settle_states([job.device for job in jobs], state.round_number)
         self._engine.submit(jobs[: self._most(state)])
         self._training = []
         members = state.current.members

@@ -67,6 +67,7 @@ _TASK = {
     "seed": 7,
     "score_held_out": True,
     "drop_last": True,
+    "strategy": {"name": "ditto", "version": "1", "parameters": {"lambda": 0.5}, "keeps": "committed"},
 }
 _EXCHANGE_VIEW = {
     "exchange": "share",
@@ -127,6 +128,7 @@ _POLICY = {
     "max_epochs": 5,
     "secure": _BOUNDS,
     "secure_learners": ["quorate:mnist-cnn"],
+    "max_state_bytes": 4096,
 }
 _SECURE_TASK = {
     "q": 12, "max_norm": 2.0, "max_abs": 0.5, "weight_cap": 500, "profile": "fast", "drop": 44,
@@ -182,13 +184,14 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
         {
             "examples": 60,
             "learners": {"quorate:mnist-mlp": "2"},
+            "strategies": {"ditto": "1"},
             "policy": _POLICY,
             "secure": 2,
             "process": "ab" * 8,
             "facts": {"sdk": "0.2.0"},
             "hold_s": 12.5,
         },
-        ("examples", "learners", "policy", "secure", "process", "facts", "hold_s"),
+        ("examples", "learners", "strategies", "policy", "secure", "process", "facts", "hold_s"),
     ),
     "checkpoint-ref": (devices.CheckpointRef, _CHECKPOINT, ()),
     "assignment": (

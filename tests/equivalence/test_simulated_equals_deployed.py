@@ -102,6 +102,25 @@ BY_STRATEGY: dict[str, Any] = {
 """What reads the devices' reports and their updates one by one, and a server optimizer that sees layers."""
 
 
+CORRECTED: dict[str, Any] = {
+    **PLAN,
+    "name": "corrected",
+    "aggregation": {"weighting": "equal", "server_optimizer": "fedadam", "server_learning_rate": 0.05},
+    "strategy": {"name": "scaffold", "parameters": {"population": 3}},
+    "finish": {"rounds": 3},
+}
+"""What devices keep from round to round, and tensors that travel both ways beside the model."""
+
+PERSONAL: dict[str, Any] = {
+    **PLAN,
+    "name": "personal",
+    "task": {**PLAN["task"], "averaged": ["!4.*"]},
+    "strategy": {"name": "fedrep"},
+    "finish": {"rounds": 3},
+}
+"""What devices keep to themselves."""
+
+
 def shard(number: int) -> tuple[Any, Any]:
     rng = np.random.default_rng(number)
     size = SIZES[number]
@@ -119,7 +138,7 @@ def deploy(
         with OperatorClient(server.url) as operator:
             run = operator.create_run(plan, operator.upload_checkpoint(initial), "a test").run
             for number in range(len(SIZES)):
-                devices.append(start_device(folder, server, number, "--rounds", str(ROUNDS)))
+                devices.append(start_device(folder, server, number, "--rounds", str(plan["finish"]["rounds"])))
             assert [device.wait(200) for device in devices] == [0] * len(SIZES)
             for _ in operator.events(run):
                 pass
@@ -130,7 +149,7 @@ def deploy(
             device.kill()
         server.stop()
     with History.open(folder / "coordinator") as history:
-        counted = [contributions(history, number) for number in range(1, ROUNDS + 1)]
+        counted = [contributions(history, number) for number in range(1, plan["finish"]["rounds"] + 1)]
     return line, ids, counted
 
 
@@ -151,8 +170,17 @@ def contributions(history: History, round: int) -> list[tuple[str, int]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "plan",
-    [PLAN, OPTIMIZED, SHARED, FEW_BITS, ENTROPY, BY_STRATEGY],
-    ids=["average", "fedadam, stochastic8", "sampled, rotated", "eden, one bit", "entropy, two bits", "fednova, lamb"],
+    [PLAN, OPTIMIZED, SHARED, FEW_BITS, ENTROPY, BY_STRATEGY, CORRECTED, PERSONAL],
+    ids=[
+        "average",
+        "fedadam, stochastic8",
+        "sampled, rotated",
+        "eden, one bit",
+        "entropy, two bits",
+        "fednova, lamb",
+        "scaffold, fedadam",
+        "fedrep",
+    ],
 )
 def test_simulated_and_deployed_runs_commit_equal_digests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: dict[str, Any]
@@ -163,13 +191,14 @@ def test_simulated_and_deployed_runs_commit_equal_digests(
 
     initial = learner.initial(3)
     line, ids, counted = deploy(tmp_path, to_bytes(initial), plan)
-    assert len(line) == ROUNDS + 1
+    rounds = plan["finish"]["rounds"]
+    assert len(line) == rounds + 1
     clients = {device: shard(number) for device, number in ids.items()}
     engines: list[EngineName] = ["serial", "processes"]
     for engine in engines:
         history = simulate(plan, learner, clients, init=initial, engine=engine, progress=False)
         assert [view.digest for _, view in sorted(history.checkpoints.items())] == line
-        assert [contributions(history, number) for number in range(1, ROUNDS + 1)] == counted
+        assert [contributions(history, number) for number in range(1, rounds + 1)] == counted
 
 
 @pytest.mark.slow

@@ -7,9 +7,12 @@ revoked stops for good. One whose certificate has expired gets a new enrolment t
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable
 from typing import Any, assert_never
+
+import numpy as np
 
 from client_sdk.device.actions import (
     Action,
@@ -21,10 +24,12 @@ from client_sdk.device.actions import (
     FetchList,
     ListFetched,
     Load,
+    Recall,
     Reply,
     RequestRefused,
     Save,
     Send,
+    Settle,
     Sleep,
     Train,
     Trained,
@@ -33,6 +38,7 @@ from client_sdk.device.actions import (
 )
 from client_sdk.device.policy import shown
 from client_sdk.device.session import Session, participate
+from client_sdk.device.states import key_of
 from client_sdk.device.storage import MemoryStorage
 from client_sdk.protocol.devices import Assignment, CheckIn, Registered, Started, Wait
 from client_sdk.protocol.names import Route
@@ -44,7 +50,7 @@ from tests.explorer.faults import Broken
 from tests.explorer.holders import Holder, holder_of, token_of
 from tests.explorer.leaving import leaving, try_again
 from tests.explorer.network import Network
-from tests.explorer.plans import LEARNER
+from tests.explorer.plans import KEEPS, LEARNER
 from tests.explorer.request import Answer
 from tests.explorer.secure.part import SecurePart
 from tests.explorer.sender import RequestSender
@@ -86,7 +92,12 @@ class ExplorerDevice:
         self._leaves = False
         self._copies: list[Any] = []
         self._sent: dict[tuple[str, str, int, int], str] = {}
-        self._offer = CheckIn(examples=self.examples, learners={learner: "1"}, hold_s=HOLD_S)
+        self.trained_from: list[tuple[str, str, int, int]] = []
+        """(id, run, round, round of the state that it began with), of plans by which devices keep one; 0: none."""
+        self._is_copied = False
+        """Whether its storage was copied or set back, so that nobody can say which state it should have."""
+        halves = {KEEPS["name"]: "1"} if world.shape.plan.get("strategy") == KEEPS else {}
+        self._offer = CheckIn(examples=self.examples, learners={learner: "1"}, strategies=halves, hold_s=HOLD_S)
 
     # ------------------------------------------------------------ life and death
 
@@ -165,11 +176,11 @@ class ExplorerDevice:
         if self.up or self.dead:
             return
         if self._copies and self.world.shape.control == "set-back" and self.world.stormy:
-            self.storage = self._copies[0]
+            self.storage, self._is_copied = self._copies[0], True
             self.world.log(f"{self.name} is set back, with its memory of secure rounds")
         elif self._copies and self.world.strikes("device-old-record", self.name):
             memory = self.storage.load_secure()
-            self.storage = copy_of(self.world.chance.pick("copy", self._copies))
+            self.storage, self._is_copied = copy_of(self.world.chance.pick("copy", self._copies)), True
             self.storage.keep(lambda _: memory)
             self._sent.clear()
             self.world.log(f"{self.name} comes back with an older copy of its record")
@@ -216,7 +227,7 @@ class ExplorerDevice:
                 return
             except Exception as error:
                 raise Broken("no-bug", f"the session of {self.name} raised {error!r}") from error
-            if not isinstance(action, Save | Keep | Load):
+            if not isinstance(action, Save | Keep | Load | Recall | Settle):
                 break
             if self._dies("before save"):
                 return
@@ -377,8 +388,18 @@ class ExplorerDevice:
             partial = world.strikes("device-partial", self.name)
             invalid = world.strikes("device-invalid", self.name)
             body = self._trained(assignment, partial, invalid)
-            reply = Trained(body, not partial, now + seconds)
+            reply = Trained(body, not partial, now + seconds, self._state(assignment))
         world.agenda.after(seconds, self._resume, ticket, reply)
+
+    def _state(self, assignment: Assignment) -> dict[str, Any] | None:
+        """What it keeps for the run, where the task has a strategy by which it does."""
+        if assignment.task.strategy is None:
+            return None
+        kept = self.storage.states.current(key_of(URL, assignment.run))
+        if not self._is_copied:
+            began = 0 if kept is None else int(kept.tensors["round"][0])
+            self.trained_from.append((assignment.device, assignment.run, assignment.round, began))
+        return {"round": np.array([assignment.round], np.int32)}
 
     def _trained(self, assignment: Assignment, partial: bool, invalid: bool) -> bytes:
         """``invalid``: the last value is not a number."""
@@ -405,7 +426,7 @@ class ExplorerDevice:
     def twin(self) -> ExplorerDevice:
         """A second process of this device, with a copy of its storage: no owner does that, and it must be seen."""
         other = ExplorerDevice(self.world, self._network, self.number, self.holder)
-        other.storage = copy_of(self.storage)
+        other.storage, other._is_copied, self._is_copied = copy_of(self.storage), True, True
         return other
 
     @property
@@ -420,6 +441,7 @@ def copy_of(storage: MemoryStorage) -> MemoryStorage:
     record = storage.load()
     twin._record, twin._updates, twin._history = record, dict(storage._updates), list(storage._history)
     twin._secure = storage._secure
+    twin._states = copy.deepcopy(storage._states)
     return twin
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from coordinator.store.port import EventRow
 from tests.explorer.faults import Broken
 from tests.explorer.followed_run import Following
+from tests.explorer.plans import STRATEGY
 from tests.explorer.round_ending import RoundEnding, devices_scores, weight_of
 from tests.explorer.secure.account import SECURE_PHASES
 from tests.explorer.secure.follow_secure import SECURE_EVENTS, SecureFollowing
@@ -332,7 +333,7 @@ class TrackedRun(SecureFollowing, CenterFollowing):
         if not self.advancing and len(self.reported) < least:
             have = f"{len(self.reported)} of {self.quorum} updates"
             raise Broken("quorum", f"round {self.round} was committed with {have}")
-        if "strategy" in self.plan:
+        if self.plan.get("strategy", {}).get("name") == STRATEGY["name"]:
             said = [(weight, _metrics(self.reports[one])) for one, (_, weight) in self.reported.items()]
             self.mu.committed((weight, metrics["loss"]) for weight, metrics in said if "loss" in metrics)
         return self._advance(body)

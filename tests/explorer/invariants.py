@@ -58,6 +58,7 @@ INVARIANTS: dict[str, str] = {
     "draw": "A draw is repeated from its pool, seed and round; the pool has the devices that wait and are free.",
     "deadline": "A phase ends at its deadline, or when it is complete: not before.",
     "public": "The public record and the scores of a round are what its log says.",
+    "client-state": "A device trains with the state that belongs to its last update that is in a checkpoint.",
     "claims": "A device works on one round at a time, and each selected device without an answer has its assignment.",
     "retention": "Raw updates are stored until their round's end plus the plan's retention, and no longer.",
     "log": "A run's log follows the rules.",
@@ -261,6 +262,19 @@ def record(device: str, history: Iterable[Joined], run_of: Callable[[str], Track
         same = same or joined.update_digest in run.lost_digests
         if joined.result == "receipt" and not same:
             raise Broken("named", f"{device} has a receipt for round {joined.round} that the log does not have")
+
+
+def kept(device: str, trained_from: Iterable[tuple[str, str, int, int]], run_of: Callable[[str], TrackedRun]) -> None:
+    """Checks the states that a device has trained with: each is that of its last update that is in a checkpoint."""
+    for name, run, number, began in trained_from:
+        ended = run_of(run).ended
+        counted = [at for at, one in ended.items() if one.committed and name in one.reported and at < number]
+        if began != max(counted, default=0):
+            raise Broken(
+                "client-state",
+                f"{device} trained in round {number} of {run} with its state of round {began or 'none'}; its last "
+                f"update that counts is of round {max(counted, default=0) or 'none'}",
+            )
 
 
 def leases(

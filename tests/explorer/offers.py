@@ -10,12 +10,13 @@ from collections.abc import Container, Iterable
 from functools import cache
 from typing import Any
 
-from client_sdk.protocol.devices import Assignment, CheckIn, CheckpointRef, Outcome, Task, Wait
+from client_sdk.protocol.devices import Assignment, CheckIn, CheckpointRef, Outcome, Task, TaskStrategy, Wait
 from client_sdk.protocol.workers import DatacenterTask, Lease, LeaseRenewed, WorkerPoll
 from client_sdk.tensors import SHORT_HEADER
 from tests.explorer.durable import Durable
 from tests.explorer.faults import Broken
 from tests.explorer.follow import TrackedRun
+from tests.explorer.plans import KEEPS
 from tests.explorer.world import World
 
 HEARTBEATS = 4
@@ -130,7 +131,10 @@ def _offered(run: TrackedRun, checkpoint: CheckpointRef, plan_digest: str, task:
     offered = (checkpoint.version, checkpoint.digest, checkpoint.bytes)
     _require("offered checkpoint", offered, (run.version, run.digest, run.size))
     _require("offered plan", plan_digest, run.row.plan_digest)
-    _require("offered task", task, _task(**_plain(run.plan["task"])).model_copy(update={"mu": mu}))
+    named = run.plan.get("strategy", {}).get("name")
+    half = TaskStrategy(**KEEPS, version="1", keeps="committed") if named == KEEPS["name"] else None
+    changed = {"mu": mu, "strategy": half}
+    _require("offered task", task, _task(**_plain(run.plan["task"])).model_copy(update=changed))
 
 
 def _plain(task: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,8 @@ OTHERS = ("power-of-choice", "oort", "cyclic", "fixed", "poisson")
 """Selections of some plans; the first goes with equal weights only."""
 STRATEGY = {"name": "adaptive-mu", "parameters": {"patience": 1}}
 """One that has a small state, and reads what devices report."""
+KEEPS = {"name": "ditto", "parameters": {"lambda": 0.5}}
+"""One by which devices keep a state from round to round."""
 
 
 def plan_of(chance: Chance, goal: int, select: int, replicas: int) -> dict[str, Any]:
@@ -68,8 +70,12 @@ def plan_of(chance: Chance, goal: int, select: int, replicas: int) -> dict[str, 
             **_scores(chance),
         },
         "retention": {"rounds": chance.pick("retention", (0, 0, 1, 2))},
-        **({"strategy": STRATEGY} if chance.unit("strategy") < 0.15 else {}),
+        **_strategy(chance.unit("strategy")),
     }
+
+
+def _strategy(drawn: float) -> dict[str, Any]:
+    return {"strategy": STRATEGY} if drawn < 0.15 else {"strategy": KEEPS} if drawn < 0.25 else {}
 
 
 def _abandoned(chance: Chance) -> int | None:
@@ -105,4 +111,6 @@ def with_datacenter(chance: Chance, plan: dict[str, Any]) -> dict[str, Any]:
         "max_s": chance.pick("max_s", (25.0, 60.0)),
     }
     rounds = {"rounds": chance.pick("center-rounds", (3, 6, 9)), "abandoned": _abandoned(chance)}
+    if plan.get("strategy") == KEEPS:  # a datacenter has no half of it
+        plan = {name: one for name, one in plan.items() if name != "strategy"}
     return {**plan, "cohort": {**plan["cohort"], "select_s": 3.0}, "finish": rounds, "datacenter": section}

@@ -343,6 +343,8 @@ class Schedule:
             self.flower.account.finish()
         for place, device in enumerate(self.devices):
             lies = place >= self.shape.devices - self.shape.liars
+            if not lies:
+                invariants.kept(device.name, device.trained_from, self.watch.run)
             for storage in (*device.former, device.storage):
                 invariants.record(device.name, storage.history(), self.watch.run, lies=lies)
         for worker in self.workers:

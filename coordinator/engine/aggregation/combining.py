@@ -118,8 +118,10 @@ class Sources:
     reports: Sequence[Mapping[str, float]] = ()
     """[n]: what their devices reported: ``steps``, and their training metrics, such as ``loss``."""
 
-    def __init__(self, total: Callable[[], Blocks], tensors: Manifest, parameters: int) -> None:
+    def __init__(self, total: Callable[[], Blocks], tensors: Manifest, parameters: int, count: int = 0) -> None:
         self._total = total
+        self.count = count
+        """How many devices' updates there are."""
         self.tensors = tensors
         """Names and shapes of an update's tensors, in its order."""
         self.elements = tensors.elements
@@ -165,7 +167,7 @@ class Updates(Sources):
         parameters: int,
     ) -> None:
         """``read``: the updates in these rows, by blocks of columns."""
-        super().__init__(total, tensors, parameters)
+        super().__init__(total, tensors, parameters, len(weights))
         self._read = read
         self.weights = weights
         self.holds = 0

@@ -7,15 +7,18 @@ devices a pass over their data.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Context, Decimal, localcontext
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from client_sdk import strategies as local
 from client_sdk.metrics import Tally
 from client_sdk.protocol.devices import Task
+from client_sdk.tensors import Float32
+from client_sdk.tensors.manifest import is_shared
 from coordinator.engine.aggregation.combining import (
     Blocks,
     Combine,
@@ -36,6 +39,7 @@ from coordinator.engine.named_tensors import Small
 if TYPE_CHECKING:
     from coordinator.engine.plan import Plan
 
+_POPULATION = Parameter(meaning="how many devices the run has in all", least=1, below=2**31, whole=True)
 _TINY = 1e-10
 """What the authors of q-FFL add to a loss, whose powers may be negative."""
 
@@ -172,8 +176,129 @@ class QFFL(Strategy):
         return usual.combine(parent, _Scaled(sources, steepness * powers, 1 / total), tensors, small, settings, seed)
 
 
+# ------------------------------------------------------------ of which devices run a half, in ``client_sdk.strategies``
+
+
+class Scaffold(Strategy):
+    """SCAFFOLD: see the device's half. The control variate of all moves by |S| / N times the mean of what the devices
+    S of N change theirs by; the model moves by the plan's server optimizer, of which the paper's is *average*."""
+
+    device = local.BUILT_IN["scaffold"]
+    parameters: Mapping[str, Parameter] = {"population": _POPULATION}
+
+    def against(self, plan: Plan) -> str:
+        return _against_mean(plan) or _against_population(plan)
+
+    def combine(
+        self,
+        parent: Blocks,
+        sources: Sources,
+        tensors: Mapping[str, Blocks],
+        small: Small,
+        settings: Settings,
+        seed: bytes,
+        usual: Combine,
+    ) -> Combined:
+        places = [place for name, place in sources.tensors.slices().items() if is_shared(name)]
+        first, share = min((place.start for place in places), default=0), np.float32(sources.count)
+        share /= np.float32(settings["population"])
+
+        def moved(found: Float32, start: int) -> Float32:
+            in_shared = start >= first and any(place.start <= start < place.stop for place in places)
+            return found * share if in_shared else found
+
+        return usual.combine(parent, _Changed(sources, moved), tensors, small, settings, seed)
+
+
+class FedDyn(Strategy):
+    """FedDyn: see the device's half. With m devices in all and the mean change of the devices P of a round,
+
+    h <- h - mu (|P| / m) mean,    model <- model + mean - h / mu
+    """
+
+    device = local.BUILT_IN["feddyn"]
+    parameters: Mapping[str, Parameter] = {"population": _POPULATION}
+
+    def against(self, plan: Plan) -> str:
+        if plan.schedule is not None and plan.schedule.mu:
+            return "its alpha, task.mu, is the same in all rounds: leave schedule.mu out"
+        if not plan.task.mu:
+            return "task.mu is its alpha: set it, to 0.01 for instance"
+        return _against_mean(plan) or _against_population(plan)
+
+    def keeps(self, settings: Settings) -> Mapping[str, tuple[float, ...]]:
+        return {"h": (0.0,)}
+
+    def combine(
+        self,
+        parent: Blocks,
+        sources: Sources,
+        tensors: Mapping[str, Blocks],
+        small: Small,
+        settings: Settings,
+        seed: bytes,
+        usual: Combine,
+    ) -> Combined:
+        mean, mu = sources.sum(), np.float32(settings["mu"])
+        share = mu * np.float32(sources.count / settings["population"])
+
+        def h(start: int, count: int) -> Float32:
+            before = tensors["h"].read(start, count)
+            found: Float32 = before - share * mean.read(start, count).reshape(before.shape)
+            return found
+
+        def moved(found: Float32, start: int) -> Float32:
+            return found - h(start, len(found)).reshape(-1) / mu if start < sources.parameters else found
+
+        rest = {name: one for name, one in tensors.items() if name != "h"}
+        made = usual.combine(parent, _Changed(sources, moved), rest, small, settings, seed)
+        return made._replace(tensors={**made.tensors, "h": Computed(h)})
+
+
+class Ditto(Strategy):
+    """Ditto: its work is done on devices, and the server's half is as without a strategy."""
+
+    device = local.BUILT_IN["ditto"]
+    parameters: Mapping[str, Parameter] = {
+        "lambda": Parameter(meaning="how strongly a device's own model is drawn to that of all", least=0, below=1001)
+    }
+
+
+class FedPer(Strategy):
+    """FedPer and FedBN: devices keep the tensors that ``task.averaged`` leaves out."""
+
+    device = local.BUILT_IN["fedper"]
+
+    def against(self, plan: Plan) -> str:
+        if plan.task.averaged == ("*",):
+            return 'its devices keep what task.averaged leaves out: write averaged = ["!head.*"] for instance'
+        return ""
+
+
+class FedRep(FedPer):
+    """FedRep: devices train what they keep first, for ``head_epochs`` passes."""
+
+    device = local.BUILT_IN["fedrep"]
+    parameters: Mapping[str, Parameter] = {
+        "head_epochs": Parameter(
+            meaning="passes in which a device trains its own part alone", default=1, least=1, below=10_000, whole=True
+        )
+    }
+
+
+_FEDPER = FedPer()
 STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
-    {"adaptive-mu": AdaptiveMu(), "fednova": FedNova(), "q-ffl": QFFL()}
+    {
+        "adaptive-mu": AdaptiveMu(),
+        "fednova": FedNova(),
+        "q-ffl": QFFL(),
+        "scaffold": Scaffold(),
+        "feddyn": FedDyn(),
+        "ditto": Ditto(),
+        "fedper": _FEDPER,
+        "fedbn": _FEDPER,
+        "fedrep": FedRep(),
+    }
 )
 
 
@@ -196,6 +321,30 @@ class _Scaled(Sources):
 
         super().__init__(lambda: Computed(read), updates.tensors, updates.parameters)
         self.weights = updates.weights
+
+
+class _Changed(Sources):
+    """Sources whose sum is changed block by block. ``change``: the block, and where it begins -> the block."""
+
+    def __init__(self, sources: Sources, change: Callable[[Float32, int], Float32]) -> None:
+        mean = sources.sum()
+
+        def read(start: int, count: int) -> Float32:
+            return change(mean.read(start, count), start)
+
+        super().__init__(lambda: Computed(read), sources.tensors, sources.parameters, sources.count)
+        self.weights = sources.weights
+
+
+def _against_mean(plan: Plan) -> str:
+    return "" if plan.aggregation.rule == "mean" else 'it takes the mean of updates: leave aggregation.rule at "mean"'
+
+
+def _against_population(plan: Plan) -> str:
+    said = plan.strategy.parameters.get("population") if plan.strategy is not None else None
+    if said is not None and said < plan.cohort.goal:
+        return f"its population ({said:g}) is below cohort.goal ({plan.cohort.goal})"
+    return ""
 
 
 def _geometric(steps: int, shrinks: float) -> float:

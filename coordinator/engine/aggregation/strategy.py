@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import Field, ValidationError
 
-from client_sdk.protocol.devices import Task
+from client_sdk.protocol.devices import Task, TaskStrategy
+from client_sdk.strategies import BUILT_IN, DeviceStrategy
 from coordinator.engine.aggregation.combining import MEMORY, Blocks, Combine, Combined, Needs, Sources, Updates
 from coordinator.engine.aggregation.parameters import ExtensionError, Parameter, Settings
 from coordinator.engine.named_tensors import Small
@@ -45,6 +46,9 @@ class Strategy:
     refused for masked rounds."""
     holds = 0
     """How many whole updates ``combine`` holds at once."""
+    device: DeviceStrategy | None = None
+    """The half that devices run, where they do more than train. Its shared tensors stand in the checkpoint as
+    statistics (``client_sdk.tensors.manifest``), and move by the mean of what devices change them by."""
 
     def against(self, plan: Plan) -> str:
         """Why this plan cannot have the strategy, in a sentence; empty where it can."""
@@ -92,12 +96,24 @@ class StrategySection(Section):
     name: str = Field(max_length=200)
     """*adaptive-mu*: FedProx whose mu follows the loss (Li et al. 2020, arXiv:1812.06127). *fednova*: each update over
     its number of steps (Wang et al. 2020, arXiv:2007.07481). *q-ffl*: fair, by the devices' losses (Li et al. 2020,
-    arXiv:1905.10497). Or a package's strategy, by ``package:name``. See docs/strategies.md."""
+    arXiv:1905.10497). Those of which devices run a half: *scaffold* (arXiv:1910.06378) and *feddyn* (arXiv:2111.04263)
+    against drift, *ditto* (arXiv:2012.04221), *fedper*, *fedbn* and *fedrep* for personal models. Or a package's
+    strategy, by ``package:name``. See docs/strategies.md."""
     version: str | None = Field(default=None, max_length=64)
     """Version of a package's strategy: required for one, refused for those that are built in."""
+    devices: bool = False
+    """Of a package's strategy: whether devices run a half of it, so that they must have the package too."""
     parameters: dict[str, float] = Field(default_factory=dict, max_length=64)
     """Numbers for the strategy. *adaptive-mu*: ``step`` (0.1), ``patience`` (5). *q-ffl*: ``q``.
+    *scaffold*, *feddyn*: ``population``, how many devices there are. *ditto*: ``lambda``. *fedrep*: ``head_epochs``.
     ``parameters = { q = 1 }``"""
+
+    @property
+    def half(self) -> tuple[str, str] | None:
+        """Name and version of the half that devices run; None: there is none."""
+        if self.name in BUILT_IN:
+            return self.name, BUILT_IN[self.name].version
+        return (self.name, self.version or "") if self.devices else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +124,19 @@ class Algorithm:
     strategy: Strategy
     settings: Settings
     """The strategy's parameters."""
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """The names of the tensors that travel with the model, beside it."""
+        return () if self.strategy.device is None else self.strategy.device.shared
+
+    def local(self, section: StrategySection | None) -> TaskStrategy | None:
+        """What a task says of the strategy; None where devices train as without one."""
+        half = self.strategy.device
+        if half is None or section is None or section.half is None:
+            return None
+        name, version = section.half
+        return TaskStrategy(name=name, version=version, parameters=dict(self.settings), keeps=half.keeps)
 
     @property
     def needs(self) -> Needs:
@@ -132,6 +161,8 @@ class Algorithm:
         task = plan.task_at(version)
         if self.strategy is PLAIN:
             return task
+        if (local := self.local(plan.strategy)) is not None:
+            task = task.model_copy(update={"strategy": local})
         return _decided(self.strategy, task, version, small, self.settings, "" if plan.secure else device_class)
 
     def combine(

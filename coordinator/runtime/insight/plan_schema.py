@@ -18,9 +18,9 @@ def plan_schema() -> dict[str, Any]:
     document: dict[str, Any] = Plan.model_json_schema()
     models: list[type[BaseModel]] = [Plan]
     for model in models:  # it grows by the sections that it has
-        found = [section_of(model, name) for name in model.model_fields]
-        models += [section for section in found if section is not None and section not in models]
         own = document if model is Plan else document["$defs"][model.__name__]
+        found = [section_of(model, name) for name in own["properties"]]
+        models += [section for section in found if section is not None and section not in models]
         for field, text in field_docs(model).items():
             if field in own["properties"]:
                 own["properties"][field]["description"] = " ".join(text.split())

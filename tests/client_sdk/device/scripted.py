@@ -22,14 +22,17 @@ from client_sdk.device.actions import (
     Failed,
     Fetch,
     Fetched,
+    Recall,
     Reply,
     RequestRefused,
     Save,
     Send,
+    Settle,
     Sleep,
     Train,
     Trained,
     Unreachable,
+    perform_stored,
 )
 from client_sdk.device.record import Record
 from client_sdk.device.storage import MemoryStorage
@@ -237,9 +240,8 @@ class Driver:
     def perform(self, action: Action) -> Reply:
         self.clock += 0.01
         match action:
-            case Save():
-                self.storage.save(action.record, action.update, action.joined)
-                return None
+            case Save() | Recall() | Settle():
+                return perform_stored(self.storage, action, self.clock)
             case Sleep():
                 self.clock += action.max_s
                 return None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from client_sdk.device.actions import Answered, Reply, Send, Train
-from client_sdk.protocol.devices import Assignment, CheckpointRef, Task, Wait
+from client_sdk.protocol.devices import Assignment, CheckpointRef, Task, TaskStrategy, Wait
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.secure import SecureTask
 from tests.client_sdk.device.secure_world import SessionPhone, finish, world_with
@@ -41,6 +41,7 @@ REFUSED: dict[str, dict[str, Any]] = {
         "averaged": ("w", "nothing"),
         "seed": 7,
         "score_held_out": True,
+        "strategy": TaskStrategy(name="ditto", version="1", parameters={"lambda": 0.1}),
     },
     "secure": {
         "q": 12,

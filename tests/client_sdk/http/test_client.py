@@ -15,7 +15,7 @@ import pytest
 from client_sdk.device.actions import Sleep
 from client_sdk.device.storage import FileStorage
 from client_sdk.http.client import Notice
-from client_sdk.protocol.devices import Task
+from client_sdk.protocol.devices import Policy, Task, TaskStrategy
 from client_sdk.protocol.names import (
     DIGEST_HEADER,
     PROTOCOL_HEADER,
@@ -323,3 +323,21 @@ def test_a_range_that_cannot_be_given_any_more_is_asked_for_once_and_the_downloa
     asked = [sent.get("range") for _, path, sent in server.headers if "/checkpoints/" in path]
     assert asked == [None, "bytes=20-", None]
     assert server.script.rounds[0].update is not None
+
+
+def test_a_state_that_is_too_large_or_too_old_is_not_kept(tmp_path: Path) -> None:
+    strategy = TaskStrategy(name="ditto", version="1", parameters={"lambda": 0.1}, keeps="committed")
+    task = Task(learner="clinic:risk", strategy=strategy)
+    small = Policy(max_state_bytes=20)
+    with serving(script(rounds=1, task=task)) as server, client(server, policy=small) as device:
+        device.run(rounds=1)
+        said = server.script.rounds[0].withdrawn
+    assert said == ["StrategyError: The strategy ditto would keep 24 bytes on this device, whose owner allows 20."]
+    found: list[Notice] = []
+    with serving(script(rounds=2, task=task)) as server, FileStorage(tmp_path) as storage:
+        with client(server, storage, state_days=1e-9, on_notice=found.append) as device:
+            assert device.run(rounds=2) == 2
+        assert all(one.update is not None for one in server.script.rounds)
+    assert [one.text for one in found if one.kind == "trouble"] == [
+        "Its state of round 1 is 0 days old, and is deleted as its owner wants."
+    ]

@@ -13,7 +13,9 @@ from client_sdk.protocol.devices import DeviceFacts, Policy, Work
 from client_sdk.protocol.operators import Funnel
 
 NO_WORK = Work(steps=0, steps_planned=0, epochs=0.0, examples_seen=0, complete=True)
-NO_LIMITS = Policy(learners=None, secure_only=False, max_epochs=None, secure=None, secure_learners=())
+NO_LIMITS = Policy(
+    learners=None, secure_only=False, max_epochs=None, secure=None, secure_learners=(), max_state_bytes=None
+)
 NOBODY = Funnel(waiting=0, selected=0, training=0, reported=0, withdrawn=0, late=0, dropped=0, refused=0)
 DEFAULTS: dict[str, dict[str, Any]] = {
     "Assignment": {
@@ -28,6 +30,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "CheckIn": {
         "examples": 0,
         "learners": {},
+        "strategies": {},
         "policy": NO_LIMITS,
         "secure": 0,
         "hold_s": 25.0,
@@ -40,7 +43,15 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "Noted": {"ok": True},
     "CheckpointStored": {"ok": True, "repaired": False},
     "Outcome": {"reason": "", "digest": None, "version": None},
-    "Policy": {"learners": None, "secure_only": False, "max_epochs": None, "secure": None, "secure_learners": ()},
+    "Policy": {
+        "learners": None,
+        "secure_only": False,
+        "max_epochs": None,
+        "secure": None,
+        "secure_learners": (),
+        "max_state_bytes": None,
+    },
+    "TaskStrategy": {"parameters": {}, "keeps": "nothing"},
     "Receipt": {"logged": None},
     "SecureBounds": {
         "smallest_cohort": 64,
@@ -77,6 +88,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "averaged": ("*",),
         "seed": 0,
         "score_held_out": False,
+        "strategy": None,
     },
     "Score": {"weights": {}, "states": {}},
     "UpdateReport": {
@@ -115,6 +127,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "LeaseView": {"metrics": {}},
     "MetricReport": {"source": "evaluator"},
     "RoundView": {
+        "staleness": (),
         "missed": 0,
         "missed_at": None,
         "attempt": 0,

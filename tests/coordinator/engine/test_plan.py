@@ -133,7 +133,8 @@ def test_a_value_out_of_range_is_refused_by_its_name(section: str, field: str, v
 def test_every_field_of_the_sections_that_each_plan_has_has_its_range_tested() -> None:
     tested = {(section, field) for section, field, _, _ in RANGES}
     models = {name: type(value) for name, value in plan() if isinstance(value, BaseModel)}
-    assert tested == {(name, field) for name, model in models.items() for field in model.model_fields}
+    fields = {(name, field) for name, model in models.items() for field in model.model_fields}
+    assert tested == fields - {("task", "strategy")}, "but for what no plan says"
 
 
 @pytest.mark.parametrize("name", ["", "Upper", "with space", "-first", "x" * 49, "a/b", "ä"])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from client_sdk.protocol.devices import Task
+from client_sdk.strategies import BUILT_IN
 from coordinator.engine.aggregation.combining import Combined, Sources, Updates, flat
 from coordinator.engine.aggregation.parameters import ExtensionError, Parameter
 from coordinator.engine.aggregation.registry import Installed, Registry
@@ -17,7 +18,7 @@ from coordinator.engine.aggregation.strategies import STRATEGIES
 from coordinator.engine.aggregation.strategy import Algorithm, Strategy
 from coordinator.engine.plan import Plan, algorithm
 from coordinator.engine.plan_file import PlanError
-from quorate.testing import StrategyContract
+from quorate.testing import DeviceStrategyContract, StrategyContract
 
 
 class TestAdaptiveMu(StrategyContract):
@@ -32,6 +33,54 @@ class TestQFFL(StrategyContract):
     strategy = STRATEGIES["q-ffl"]
     given: ClassVar[Mapping[str, float]] = {"q": 1.5}
     sections: ClassVar[Mapping[str, Any]] = {"aggregation": {"weighting": "equal"}}
+
+
+class TestScaffold(StrategyContract):
+    strategy = STRATEGIES["scaffold"]
+    given: ClassVar[Mapping[str, float]] = {"population": 9}
+
+
+class TestFedDyn(StrategyContract):
+    strategy = STRATEGIES["feddyn"]
+    given: ClassVar[Mapping[str, float]] = {"population": 9}
+    sections: ClassVar[Mapping[str, Any]] = {"task": {"mu": 0.1}}
+
+
+class TestDitto(StrategyContract):
+    strategy = STRATEGIES["ditto"]
+    given: ClassVar[Mapping[str, float]] = {"lambda": 0.5}
+
+
+class TestFedPer(StrategyContract):
+    strategy = STRATEGIES["fedper"]
+    sections: ClassVar[Mapping[str, Any]] = {"task": {"averaged": ["!head.*"]}}
+
+
+class TestFedRep(StrategyContract):
+    strategy = STRATEGIES["fedrep"]
+    sections: ClassVar[Mapping[str, Any]] = {"task": {"averaged": ["!head.*"]}}
+
+
+class TestHalfOfScaffold(DeviceStrategyContract):
+    half = BUILT_IN["scaffold"]
+
+
+class TestHalfOfFedDyn(DeviceStrategyContract):
+    half = BUILT_IN["feddyn"]
+
+
+class TestHalfOfDitto(DeviceStrategyContract):
+    half = BUILT_IN["ditto"]
+    given: ClassVar[Mapping[str, float]] = {"lambda": 0.5}
+
+
+class TestHalfOfFedPer(DeviceStrategyContract):
+    half = BUILT_IN["fedper"]
+
+
+class TestHalfOfFedRep(DeviceStrategyContract):
+    half = BUILT_IN["fedrep"]
+    given: ClassVar[Mapping[str, float]] = {"head_epochs": 2}
 
 
 NUMBERS = {"server_learning_rate": 1.0, "learning_rate": 0.1, "mu": 0.0}

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
+from client_sdk.device import session
 from client_sdk.device.actions import Action, Reply
 from client_sdk.device.session import _Session
 from client_sdk.protocol.devices import Assignment
 from tests.explorer.mutants.registry import mutant
+from tests.explorer.plans import KEEPS
 
 Patches = list[tuple[Any, str, Any]]
 
@@ -36,10 +38,33 @@ def _sent_unsaved() -> Patches:
     """A device sends its update before it has saved it."""
     save = _Session.save
 
-    def forgetful(self: _Session, update: bytes | None = None, **changes: Any) -> Any:
+    def forgetful(self: _Session, update: bytes | None = None, state: Any = None, **changes: Any) -> Any:
         if update is not None:
             self.record = self.record.model_copy(update=changes)
             return iter(())
-        return save(self, update, **changes)
+        return save(self, update, state, **changes)
 
     return [(_Session, "save", forgetful)]
+
+
+@mutant("state-of-what-was-sent", "client-state", plan={"strategy": KEEPS})
+def _state_of_what_was_sent() -> Patches:
+    """A device keeps the state of its last training, whatever became of the update."""
+    return [(session, "belongs", lambda outcome, candidate, *, masked: True)]
+
+
+@mutant("state-left-out", "client-state", plan={"strategy": KEEPS})
+def _state_left_out() -> Patches:
+    """A device that is assigned its next round goes on with its older state, though the update counts."""
+    return [(session, "belongs", lambda outcome, candidate, *, masked: False)]
+
+
+@mutant("state-not-settled", "client-state", plan={"strategy": KEEPS})
+def _state_not_settled() -> Patches:
+    """A device does not ask what became of its last update before it trains again."""
+
+    def trusting(self: _Session, assignment: Assignment) -> Generator[Action, Reply, str | None]:
+        return None
+        yield
+
+    return [(_Session, "_settle_state", trusting)]
