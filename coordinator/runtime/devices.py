@@ -112,6 +112,8 @@ class Outcomes:
         their rows say: only a buffered round lets it train on."""
         number = round
         yield number
+        if self._core.log(run).state.plan.buffered is None:
+            return
         while (row := self._core.store.round(run, number := number + 1)) is not None and row.kind == "buffered":
             since = row.body.get("since")
             if not isinstance(since, dict) or since.get(device) != round:
@@ -305,17 +307,20 @@ class DeviceRequests:
 
         The same digest again gives the same receipt.
         """
-        before = self._outcomes.settled(device.device, run, round)
+        state = self._core.log(run).state
+        under_way = (
+            _member(state, device.device, round) is not None
+        )  # another replica may have ended it: see ``settle``
+        before = None if under_way else self._outcomes.settled(device.device, run, round)
         if before is not None:
             receipt = self._outcomes.receipt(before, spool.digest, device.device, run, round, attempt)
             if spool.digest in self._core.blobs.damaged():  # the device has the right bytes still
                 spool.commit()
             return lambda: receipt
         aggregator = self._core.aggregator(run)
-        plan = self._core.log(run).state.plan
         try:
             report, measures = validation.check(
-                spool.handle, aggregator.layout, plan, run=run, round=round, attempt=attempt
+                spool.handle, aggregator.layout, state.plan, run=run, round=round, attempt=attempt
             )
         except ProblemError as invalid:
             raise self._refused(device, run, round, attempt, spool.digest, str(invalid)) from None

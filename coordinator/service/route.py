@@ -211,7 +211,7 @@ def note_arrival(
     scope = request.scope
     if not permission.needs_credentials:
         return
-    if not _is_signed(request) and not permission.needs_signature:
+    if not permission.needs_signature and not _is_signed(request):
         scope[_KEY] = bearer(request, permission)
         return
     _require_one_kind(request)
