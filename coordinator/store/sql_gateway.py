@@ -93,8 +93,9 @@ def _for_driver(statement: Any, values: Values) -> tuple[str, Any]:
 
 def _padded(values: Sequence[object]) -> Sequence[object]:
     """The values of an IN, up to a power of two of them: the last one is repeated, which changes no condition. Each
-    length is compiled once, by SQLAlchemy and by SQLite, and there are ten; else each crowd would have its own."""
-    if not values:
+    length is compiled once, by SQLAlchemy and by SQLite, and there are ten; else each crowd would have its own. Long
+    lists stay as they are, since SQLite takes 32,766 values at most."""
+    if not 0 < len(values) < _LIST:
         return values
     missing = (1 << (len(values) - 1).bit_length()) - len(values)
     return [*values, *[values[-1]] * missing]

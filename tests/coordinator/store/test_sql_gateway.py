@@ -208,6 +208,16 @@ def test_threads_that_compile_the_same_statements_at_once_get_their_own_rows(sto
     assert wrong == []
 
 
+def test_lists_of_any_length_find_the_same_rows_and_few_texts_are_compiled(store: SqlStore) -> None:
+    sql_gateway._expanded.cache_clear()
+    names = [f"d{number}" for number in range(1, 300)]
+    for count in range(len(names)):
+        found = store.labels(names[:count])
+        assert sorted(found) == ["d1", "d2"][:count]
+    assert sql_gateway._expanded.cache_info().currsize == 11, "0, 1, 2, 4 ... 512"
+    assert sorted(store.labels(["d2", *(f"e{number}" for number in range(20_000))])) == ["d2"]
+
+
 def test_errors_show_no_values(store: SqlStore) -> None:
     ours = SqliteConnection(store.engine)
     values = {"run": "r9", "digest": "0" * 64, "round": 1, "content": b"a share"}
