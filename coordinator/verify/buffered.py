@@ -127,9 +127,13 @@ class Places:
                 if self._reports != self._plan.cohort.goal:
                     yield "quorum", f"it has {self._reports} reports, and the goal is {self._plan.cohort.goal}"
                 self._version += 1
-                self._end(event)
-            case "CommitFailed" | "Stopped":
-                self._end(event)
+                self._end()
+            case "CommitFailed":
+                self._end()
+            case "Stopped":
+                self._paused = True
+                if self._reports < self._plan.cohort.goal:  # else a commit is under way, and ends it
+                    self._end()
             case "Paused" | "Resumed":
                 self._paused = event.kind == "Paused"
             case _:  # other kinds change nothing of this account
@@ -178,11 +182,12 @@ class Places:
         whole = weight_of(self._plan.aggregation, self._unit // WHOLE, **work)
         logged.staleness[device], logged.weights[device] = late, whole * self._section.in_parts[late]
 
-    def _end(self, event: EventRow) -> None:
+    def _end(self) -> None:
         """The end of the round: who trains goes on, where another round follows and the version is not too old."""
-        follows = not self._paused and event.kind != "Stopped"
+        follows = not self._paused
         oldest = self._version - self._section.most_stale
         self._live = {name: one for name, one in self._live.items() if follows and one.version >= oldest}
         begun = {name for name, one in self._live.items() if one.begun}
         since = {name: one.since for name, one in self._live.items()}
-        self._carried[self._round + 1] = _Carried(since, begun)
+        self._round, self._done, self._reports = self._round + 1, set(), 0
+        self._carried[self._round] = _Carried(since, begun)

@@ -66,8 +66,10 @@ def drawn(durable: Durable, run: TrackedRun, event: EventRow, waiting: list[Wait
     if listed != rows:
         wrong = sorted(set(listed) ^ set(rows))
         raise Broken("draw", f"the pool of round {body['round']} of {run.run} differs from who waits in {wrong}")
-    seed, number = run.row.selection_seed, int(str(body["round"]))
-    chosen = cohort_of(rows, cohort["select"], choose, given, seed, number)
+    seed, number, select = run.row.selection_seed, int(str(body["round"])), cohort["select"]
+    if run.buffered:
+        select, seed = run.drawing[0], seed + run.drawing[1]
+    chosen = cohort_of(rows, select, choose, given, seed, number)
     sizes = dict(pool)
     again = [[device, sizes[device]] for device in chosen]
     if [list(pair) for pair in body["cohort"]] != again:  # type: ignore[attr-defined]

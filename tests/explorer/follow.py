@@ -11,6 +11,7 @@ from typing import Any
 
 from coordinator.store.port import EventRow
 from tests.explorer.faults import Broken
+from tests.explorer.follow_buffered import EVENTS, BufferedFollowing
 from tests.explorer.followed_run import Following
 from tests.explorer.plans import STRATEGY
 from tests.explorer.round_ending import RoundEnding, devices_scores, weight_of
@@ -107,7 +108,7 @@ class CenterFollowing(Following):
 
 
 @dataclass(slots=True)
-class TrackedRun(SecureFollowing, CenterFollowing):
+class TrackedRun(SecureFollowing, CenterFollowing, BufferedFollowing):
     """One run, by its log."""
 
     def follow(self, event: EventRow) -> list[RoundEnding]:
@@ -120,6 +121,8 @@ class TrackedRun(SecureFollowing, CenterFollowing):
             return self._in_the_datacenter(event, body)
         if "round" in body and event.kind not in ("Started", "Discarded") and body["round"] != self.round:
             raise self._odd(event, f"the run is at round {self.round}")
+        if self.buffered and event.kind in EVENTS:
+            return self._of_buffered(event, body)
         match event.kind:
             case "Created":
                 if self.in_parts:
@@ -180,6 +183,7 @@ class TrackedRun(SecureFollowing, CenterFollowing):
                 if self.deadline is not None:
                     self.deadline -= body["by_s"]
                     self.deadlines.append(self.deadline)
+                self._places_fell(body["by_s"])
                 self.renewed_at -= body["by_s"]
                 if self.give_up_at is not None:
                     self.give_up_at -= body["by_s"]
@@ -207,7 +211,10 @@ class TrackedRun(SecureFollowing, CenterFollowing):
         self.lost, self.asked_again, self.reopened = set(), set(), False
         self.secure, self.advancing = None, ""
         self.barred = {device: until for device, until in self.barred.items() if until > self.round}
-        self._wait()
+        if self.buffered:
+            self._opens_buffered()
+        else:
+            self._wait()
 
     def _wait(self) -> None:
         """The phase waits: for devices, or for a worker, and after some time for a quorum of devices too."""
@@ -241,7 +248,7 @@ class TrackedRun(SecureFollowing, CenterFollowing):
         else:
             self.phase = "idle"
             self.set_deadline(None)
-            self.cohort, self.withdrawn, self.invalid, self.secure = {}, set(), set(), None
+            self.cohort, self.withdrawn, self.invalid, self.secure, self.places = {}, set(), set(), None, {}
 
     def _drawn(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
         if self.phase != "selecting":
@@ -330,6 +337,7 @@ class TrackedRun(SecureFollowing, CenterFollowing):
         if self.phase != "committing":
             raise self._odd(event, f"the run is {self.phase}")
         least = self.quorum if self.secure is None else self.secure.needed
+        least = self.plan["cohort"]["goal"] if self.buffered else least
         if not self.advancing and len(self.reported) < least:
             have = f"{len(self.reported)} of {self.quorum} updates"
             raise Broken("quorum", f"round {self.round} was committed with {have}")
@@ -395,6 +403,9 @@ class TrackedRun(SecureFollowing, CenterFollowing):
         ending.cohort, ending.began = frozenset(self.cohort), frozenset(self.began)
         ending.waiting, ending.reports, ending.drawn_at = self.waiting, self.reports, self.drawn_at
         ending.secure, ending.advancing = self.secure, self.advancing
+        ending.parents = {device: (one.since, self.bases[one.version][1]) for device, one in self.since.items()}
+        late = [self.version - committed - one.version for one in self.since.values()]
+        ending.staleness = [late.count(behind) for behind in range(max(late, default=-1) + 1)]
         if self.secure is not None and self.secure.blobs:
             self.undeleted[self.round] = self.secure.blobs
         return ending

@@ -72,6 +72,19 @@ class MuAccount:
         return float(np.float32(0.1 * self.steps))
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A device's place in a buffered run."""
+
+    since: int
+    """The round in which it was drawn."""
+    version: int
+    examples: int
+    until: list[float]
+    """When its time is up, by the clock of the log; the last one holds, after the clock went back."""
+    begun: bool = False
+
+
 @dataclass(slots=True)
 class FollowedRun:
     """What the log of one run says of it."""
@@ -168,6 +181,22 @@ class FollowedRun:
     """How many rounds have done so."""
     undeleted: dict[int, set[str]] = field(default_factory=dict)
     """Secure round that has ended -> its blobs, until the log says that they are deleted."""
+    places: dict[str, Place] = field(default_factory=dict)
+    """Of a buffered run: the devices that train."""
+    since: dict[str, Place] = field(default_factory=dict)
+    """Device -> the place from which its update of this round came."""
+    went: dict[tuple[int, str], int] = field(default_factory=dict)
+    """(round of its draw, device) -> the round that has its update."""
+    bases: dict[int, tuple[int, str, int]] = field(default_factory=dict)
+    """Version -> (version, digest, size), of those that devices were given."""
+    drawn_in: dict[str, int] = field(default_factory=dict)
+    """Of a buffered run: device -> the last round in which it was drawn."""
+    drawn_again: set[str] = field(default_factory=set)
+    """Those that the last draw has drawn in a round in which they had been drawn before."""
+    draws: int = 0
+    """In the buffered round under way."""
+    drawing: tuple[int, int] = (0, 0)
+    """(places that were free, draws before) of the last draw of a buffered round."""
     moments: list[Any] = field(default_factory=list)
     """The server optimizer's vectors after the last commit, computed by hand; see ``marks``."""
 
@@ -185,6 +214,8 @@ class FollowedRun:
         """The devices that work for the round."""
         if self.secure is not None:
             return self.secure.claimed
+        if self.buffered:
+            return set(self.places)
         if self.reopened:
             return self.asked_again if self.phase == "collecting" else set()
         return self.cohort.keys() - self.reported.keys() - self.left if self.phase == "collecting" else set()
@@ -209,9 +240,15 @@ class FollowedRun:
         ends_at = self.renewed_at + float(self.plan["datacenter"]["lease_s"])
         return ends_at if self.give_up_at is None else min(ends_at, self.give_up_at)
 
+    @property
+    def buffered(self) -> bool:
+        return "buffered" in self.plan
+
     def report(self, round: int, device: str) -> EventRow | None:
         """Returns the event that counts the device's update in this round."""
-        ending = self.ended.get(round)
+        ending = self.ended.get(number := self.went.get((round, device), round))
+        if ending is None and number != self.round:
+            return None
         return (self.reports if ending is None else ending.reports).get(device)
 
     @property
@@ -226,16 +263,19 @@ class FollowedRun:
 
     def known(self, round: int, device: str) -> tuple[str, int] | None:
         """Returns (digest, weight) of the update in the log for this device and round."""
-        if round == self.round:
+        if self.buffered and (round, device) not in self.went:
+            return None
+        number = self.went.get((round, device), round)
+        if number == self.round:
             found = self.reported.get(device)
             if found is not None:
                 return found
-        ending = self.ended.get(round)
+        ending = self.ended.get(number)
         return ending.reported.get(device) if ending is not None else None
 
     def counted(self, round: int, device: str) -> str | None:
         """Returns the digest of the update that counts for this device in a committed round."""
-        ending = self.ended.get(round)
+        ending = self.ended.get(self.went.get((round, device), 0 if self.buffered else round))
         if ending is None or not ending.committed or device not in ending.reported:
             return None
         return ending.reported[device][0]

@@ -31,6 +31,8 @@ from tests.explorer.round_ending import RoundEnding, means, scores_of
 
 LOG = b"quorate run log 1\0"
 """What each link of a log begins with."""
+PLAIN = ("federated", "buffered")
+"""The kinds of rounds whose updates come in the clear."""
 INVARIANTS: dict[str, str] = {
     "counts-once": "1. A device counts at most once per round and per model version.",
     "line": "2. The checkpoints of a run form a line; no fork, no gap.",
@@ -105,7 +107,7 @@ def round_ended(register: Register, durable: Durable, run: TrackedRun, ending: R
     recorded = sorted(item.device for item in store.refusals(run.run, number) if item.kind == "invalid-update")
     if ending.kind != "datacenter" and recorded != sorted(ending.invalid):
         raise Broken("left-once", f"round {number} of {run.run} refused {sorted(ending.invalid)}, recorded {recorded}")
-    if ending.kind == "federated":
+    if ending.kind in PLAIN:
         _shown(durable, run, ending, row)
     rows = {item.device: (item.digest, item.weight) for item in store.contributions(run.run, number)}
     if not ending.committed:
@@ -117,7 +119,7 @@ def round_ended(register: Register, durable: Durable, run: TrackedRun, ending: R
         if lost:
             raise Broken("named", f"round {number} was abandoned, and no refusal is recorded for {lost}")
         told = {item.reason for item in abandoned} - {f"the round was abandoned: {row.reason}"}
-        if told and ending.kind == "federated":  # of a secure one, those of an attempt are told why that was given up
+        if told and ending.kind in PLAIN:  # of a secure one, those of an attempt are told why that was given up
             raise Broken("named", f"round {number} was abandoned because {row.reason}; its devices were told {told}")
         return
     if rows != ending.reported:
@@ -130,7 +132,7 @@ def round_ended(register: Register, durable: Durable, run: TrackedRun, ending: R
     whole_state(durable, run)
     if ending.kind == "datacenter":
         trained(register, run, ending)
-    elif ending.kind == "federated":
+    elif ending.kind in PLAIN:
         refolded(register, durable, run, ending)
 
 
@@ -151,11 +153,12 @@ def refolded(register: Register, durable: Durable, run: TrackedRun, ending: Roun
         raise Broken("line", f"version {ending.version} of {run.run} has no parent")
     for device, (digest, _) in ending.reported.items():
         made = register.made.get(digest)
-        if made is None or (made.run, made.round) != (run.run, ending.round):
+        since, begun_with = ending.parents.get(device, (ending.round, parent.digest))
+        if made is None or (made.run, made.round) != (run.run, since):
             raise Broken("counts-once", f"{device}'s update in round {ending.round} of {run.run} was made for {made}")
         capped(durable, ending, device, made)
-        if made.parent not in ("", parent.digest):
-            was = f"was made from {made.parent[:8]}, not from {parent.digest[:8]}"
+        if made.parent not in ("", begun_with):
+            was = f"was made from {made.parent[:8]}, not from {begun_with[:8]}"
             raise Broken("parent", f"{device}'s update in round {ending.round} of {run.run} {was}")
     model, found = marks_in(read(durable, parent.digest)), marks_in(read(durable, ending.digest))
     wanted = next_model(model, ending, register.made, rule, run.moments)
@@ -182,7 +185,8 @@ def rows_agree(durable: Durable, run: TrackedRun, *, moved: bool = True) -> None
     store = durable.store
     claimed = {claim.device: claim.round for claim in store.claims(run.run)}
     awaited = run.awaited
-    if claimed != dict.fromkeys(awaited, run.round):
+    since = {device: one.since for device, one in run.places.items()} if run.buffered else None
+    if claimed != (dict.fromkeys(awaited, run.round) if since is None else since):
         lost, left = sorted(awaited - claimed.keys()), sorted(claimed.keys() - awaited)
         raise Broken("claims", f"{run.run} is {run.phase} round {run.round}: {lost} have no claim, {left} should not")
     if not moved:
@@ -358,7 +362,7 @@ def still_retained(durable: Durable, run: TrackedRun) -> None:
     ended = run.round - (run.phase != "idle")
     for number in range(max(1, ended - int(run.plan["retention"]["rounds"]) + 1), ended + 1):
         ending = run.ended.get(number)
-        if ending is None or not ending.committed or ending.kind != "federated":
+        if ending is None or not ending.committed or ending.kind not in PLAIN:
             continue
         for device, (digest, _) in ending.reported.items():
             if not durable.has(digest):
@@ -391,7 +395,14 @@ def _shown(durable: Durable, run: TrackedRun, ending: RoundEnding, row: RoundRow
             raise Broken("public", f"round {ending.round} of {run.run}: {name} is {body.get(name)}, not {value}")
     weights = {device: weight for device, (_, weight) in ending.reported.items()}
     _same(run, ending, body["metrics"], means((weights[d], r.body["metrics"]) for d, r in ending.reports.items()))
-    if ending.committed:
+    if ending.kind == "buffered":
+        since = {device: number for device, (number, _) in ending.parents.items() if number < ending.round}
+        said: Any = body.get("since", {})
+        found = {device: number for device, number in said.items() if device in ending.reported}
+        if (body.get("staleness"), found) != (ending.staleness, since):
+            shown = f"{body.get('staleness')} and {found}, not {ending.staleness} and {since}"
+            raise Broken("public", f"round {ending.round} of {run.run} has reports of {shown}")
+    elif ending.committed:
         _scored(durable, run, ending)
 
 

@@ -28,6 +28,9 @@ SOON = (0.0, 1.0)
 def assigned(world: World, run: TrackedRun, device: str, answer: Assignment, now: float) -> None:
     """An assignment is of the round that collects, to a device of its cohort that it waits for, from the round's
     parent, until the round's deadline. ``now``: by the clock of the replica."""
+    if run.buffered:
+        _place_given(world, run, device, answer, now)
+        return
     _require("assignment's round", (answer.round, "collecting"), (run.round, run.phase))
     if answer.device != device or device not in run.cohort or device in run.reported or device in run.left:
         raise Broken("offer", f"{device} was assigned round {run.round} of {run.run}, which does not wait for it")
@@ -38,6 +41,19 @@ def assigned(world: World, run: TrackedRun, device: str, answer: Assignment, now
     possible = [max(0.0, min(deadline - now, collect_s)) for deadline in run.deadlines]
     if not any(abs(answer.report_within_s - left_s) < 1e-6 for left_s in possible):
         raise Broken("offer", f"{device} was given {answer.report_within_s} s; the deadline is in {possible} s")
+
+
+def _place_given(world: World, run: TrackedRun, device: str, answer: Assignment, now: float) -> None:
+    """Of a buffered run: the device has this place, and gets the version that was the newest when it was drawn."""
+    place = run.places.get(device)
+    if place is None or (answer.device, answer.round, answer.attempt) != (device, place.since, 0):
+        raise Broken("offer", f"{device} was assigned round {answer.round} of {run.run}, and has the place {place}")
+    _offered(run, answer.checkpoint, answer.plan_digest, answer.task, made=run.bases[place.version])
+    _require("rule for partial work", answer.partial, run.plan["aggregation"]["partial"])
+    _require("limit of an update", answer.max_update_bytes, world.register.longest(run.plan["task"]["codec"]))
+    possible = [max(0.0, min(until - now, float(run.plan["cohort"]["collect_s"]))) for until in place.until]
+    if not any(abs(answer.report_within_s - left_s) < 1e-6 for left_s in possible):
+        raise Broken("offer", f"{device} was given {answer.report_within_s} s; its place ends in {possible} s")
 
 
 def leased(run: TrackedRun, worker: str, poll: WorkerPoll, answer: Lease, now: float) -> None:
@@ -100,6 +116,9 @@ def outcome(durable: Durable, run: TrackedRun, device: str, answer: Outcome) -> 
     number, digest, version, reason = answer.round, None, None, answer.reason
     _require("outcome's device", answer.device, device)
     known, ending = run.known(number, device), run.ended.get(number)
+    if run.buffered:
+        _buffered_outcome(run, device, answer)
+        return
     if ending is not None and known is not None:
         result, digest = ("counted" if ending.committed else "refused"), known[0]
         version = ending.version if ending.committed else None
@@ -127,9 +146,32 @@ def outcome(durable: Durable, run: TrackedRun, device: str, answer: Outcome) -> 
         raise Broken("offer", f"the outcome of {device} in round {number} has the reason {answer.reason!r}")
 
 
-def _offered(run: TrackedRun, checkpoint: CheckpointRef, plan_digest: str, task: Task, mu: float = 0.0) -> None:
+def _buffered_outcome(run: TrackedRun, device: str, answer: Outcome) -> None:
+    """A report counts, is refused with its round, or waits for the commit; without one the device has a place still,
+    or its part has ended, for which there is a reason."""
+    known, ending = run.known(answer.round, device), run.ended.get(run.went.get((answer.round, device), 0))
+    place = run.places.get(device)
+    result, version, allowed = "pending", None, {"refused", "withdrawn", "dropped", "unknown"}
+    if known is not None and ending is not None:
+        result, version = ("counted", ending.version) if ending.committed else ("refused", None)
+    if known is not None or (place is not None and place.since == answer.round):
+        wanted = (result, None if known is None else known[0], version)
+        _require(f"outcome of {device}", (answer.result, answer.digest, answer.version), wanted)
+    elif answer.result not in allowed or not answer.reason:
+        raise Broken("offer", f"{device} has no place since round {answer.round} of {run.run}, and got {answer}")
+
+
+def _offered(
+    run: TrackedRun,
+    checkpoint: CheckpointRef,
+    plan_digest: str,
+    task: Task,
+    mu: float = 0.0,
+    made: tuple[int, str, int] | None = None,
+) -> None:
+    """``made``: (version, digest, size) of what is offered; None: the newest."""
     offered = (checkpoint.version, checkpoint.digest, checkpoint.bytes)
-    _require("offered checkpoint", offered, (run.version, run.digest, run.size))
+    _require("offered checkpoint", offered, made or (run.version, run.digest, run.size))
     _require("offered plan", plan_digest, run.row.plan_digest)
     named = run.plan.get("strategy", {}).get("name")
     half = TaskStrategy(**KEEPS, version="1", keeps="committed") if named == KEEPS["name"] else None

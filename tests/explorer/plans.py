@@ -97,6 +97,23 @@ def _scores(chance: Chance) -> dict[str, Any]:
     return rule | {"target": chance.pick("target", (0.25, 0.5, 0.75)) if rule["patience"] is None else None}
 
 
+def buffered(chance: Chance, plan: dict[str, Any], devices: int) -> dict[str, Any]:
+    """The plan with buffered rounds, of whom ``devices`` stay alive."""
+    goal = max(1, min(int(plan["cohort"]["goal"]), (devices - 1) // 2))
+    cohort = {name: plan["cohort"][name] for name in ("collect_s", "min_examples") if name in plan["cohort"]}
+    cohort["select_s"] = 60.0
+    section: dict[str, Any] = {
+        "concurrency": 1 + chance.below("concurrency", devices),
+        "most_stale": chance.pick("most_stale", (0, 1, 2, 5)),
+    }
+    if section["most_stale"] and chance.unit("staleness") < 0.5:
+        section["staleness"] = [64, 40]
+    kept = {name: one for name, one in plan.items() if name != "strategy"}
+    finish = {"rounds": chance.pick("buffered-rounds", (4, 6, 8)), "abandoned": plan["finish"]["abandoned"]}
+    task = {**plan["task"], "score_held_out": False}
+    return {**kept, "task": task, "cohort": {**cohort, "goal": goal}, "finish": finish, "buffered": section}
+
+
 def with_datacenter(chance: Chance, plan: dict[str, Any]) -> dict[str, Any]:
     """Returns the plan with a section that falls back, or uses the datacenter by plan, or both; and with more and
     shorter rounds."""

@@ -39,6 +39,10 @@ class RoundEnding:
     """Unix time of the draw of its cohort."""
     reports: dict[str, EventRow] = field(default_factory=dict)
     """The events of the updates in ``reported``, by device."""
+    parents: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Of a buffered round: device -> (round of its draw, digest of the checkpoint that it was given)."""
+    staleness: list[int] = field(default_factory=list)
+    """Of a buffered round: how many updates are so many versions behind."""
     secure: SecureAccount | None = None
     """The last attempt of a secure round that had a cohort."""
     advancing: str = ""

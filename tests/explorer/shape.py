@@ -11,6 +11,7 @@ from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from tests.explorer import plans
 from tests.explorer.chance import Chance
 from tests.explorer.faults import CENTER_FAULTS, FAULTS, FLEET_FAULTS, SECURE_FAULTS
 from tests.explorer.plans import ADAM, plan_of, with_datacenter
@@ -46,6 +47,8 @@ RARE = {
 """Of so many seeds in a row, those of small schedules that go over ``FileBlobs``, the real ASGI application or SQLite,
 each of which takes several times as long, in which bits flip, a dealer is proven to lie or a liar sends what others
 send, or that have a Flower run beside the others: the same share in each search."""
+BUFFERED = (107, (15, 36, 55, 78, 96))
+"""The remainders of the seeds whose schedules have buffered rounds, by this number: a twentieth."""
 FEW_EXAMPLES = 2
 """The first device has fewer."""
 USELESS = 0.06
@@ -179,6 +182,8 @@ class Shape:
             rates["device-crash"] = max(0.05, rates.get("device-crash", 0.0))  # else it has no occasion
         if shape.http and rates:
             shape.rates.update(corrupt=0.1, truncate=0.1)
+        if seed % BUFFERED[0] in BUFFERED[1] and not rare:
+            return _buffered(shape, chance)
         if rare == "liar":
             return _with_a_proven_liar(shape)
         if rare == "copied":
@@ -189,6 +194,13 @@ class Shape:
         elif chance.unit("secure") < (0.4 if rare == "flips" else SECURE) and not shape.http:
             shape = made_secure(shape)
         return flipped(shape) if rare == "flips" else shape
+
+
+def _buffered(shape: Shape, chance: Chance) -> Shape:
+    """The shape with buffered rounds, and devices that do not lie."""
+    alive = shape.devices - shape.dead - shape.strangers - shape.leavers
+    plan = plans.buffered(chance, shape.plan, alive - ("min_examples" in shape.plan["cohort"]))
+    return replace(shape, plan=plan, second=None, two_runs=False, liars=0)
 
 
 def flipped(shape: Shape) -> Shape:
@@ -243,7 +255,7 @@ def _with_a_proven_liar(shape: Shape) -> Shape:
 def made_secure(shape: Shape, *, lies: bool = False) -> Shape:
     """The shape with secure rounds, where its fleet is small enough for them and no plan has a datacenter. ``lies``: it
     has a device that lies in them, as some others have."""
-    if shape.devices > LARGEST or shape.datacenter:
+    if shape.devices > LARGEST or shape.datacenter or "buffered" in shape.plan:
         return shape
     chance = Chance(shape.seed)
     faults = (*FLEET_FAULTS, *SECURE_FAULTS)

@@ -117,6 +117,7 @@ class InvariantWatch:
             if event.kind == "UpdateLost":
                 self.world.asked_again.add((run.run, run.round, str(event.body["device"])))
             if event.kind == "Drawn":
+                self.world.asked_again |= {(run.run, run.round, device) for device in run.drawn_again}
                 self._require_model(run)
                 draws.drawn(self.durable, run, event, self.world.waiting.pop((run.run, event.seq)))
             if (run.round, run.phase) != before or run.failed > failed:  # a missed selection begins anew
@@ -240,7 +241,8 @@ class InvariantWatch:
                 path: dict[str, Any] = request.send.path  # type: ignore[union-attr]
                 device = request.holder.id
                 run = self.run(path["run"])
-                if run.round == path["round"] and run.phase == "collecting" and device not in run.left:
+                noted = run.round == path["round"] and run.phase == "collecting" and not run.buffered
+                if noted and device not in run.left:
                     raise Broken("ack-durable", f"the withdrawal of {device} was noted, the log does not have it")
             case bytes():
                 invariants.fetched(request, answer)
@@ -259,15 +261,18 @@ class InvariantWatch:
         run, number = self.run(path["run"]), int(path["round"])
         device = request.holder.id
         known = run.known(number, device)
-        ending = run.ended.get(number)
-        open_or_counted = run.round == number if ending is None else ending.committed
+        counts_in = run.went.get((number, device), number)
+        ending = run.ended.get(counts_in)
+        open_or_counted = run.round == counts_in if ending is None else ending.committed
         same = known is not None and known[0] == hashlib.sha256(request.body).hexdigest()
         is_open = run.round == number and run.phase == "collecting" and device in run.cohort and known is None
+        if run.buffered:
+            is_open = (place := run.places.get(device)) is not None and place.since == number
         if answer.kind == "invalid-update" and is_open and device not in run.left:
             raise Broken("left-once", f"an update of {device} was refused as invalid, and it has not left the round")
-        refused = (
-            {row.device for row in self.durable.store.refusals(run.run, number)} if answer.kind in RECORDED else ()
-        )
+        rounds = range(number, run.round + 1) if run.buffered else (number,)
+        store, recorded = self.durable.store, answer.kind in RECORDED
+        refused = {row.device for one in rounds for row in store.refusals(run.run, one)} if recorded else ()
         if answer.kind in RECORDED and device and device not in refused and run.counted(number, device) is None:
             raise Broken("named", f"an update of {device} in round {number} was {answer.kind}, and no row says so")
         if answer.kind == "late" and self._is_alone:
@@ -280,7 +285,8 @@ class InvariantWatch:
         path: dict[str, Any] = request.send.path  # type: ignore[union-attr]
         message: Any = request.send.message  # type: ignore[union-attr]
         run, device = self.run(path["run"]), request.holder.id
-        if (run.round, run.phase, message.attempt) == (path["round"], "collecting", 0) and device in run.left:
+        left = device in run.left and not run.buffered
+        if (run.round, run.phase, message.attempt) == (path["round"], "collecting", 0) and left:
             raise Broken(
                 "receipt", f"{device} has left round {run.round} of {run.run}, says so again, and got: {answer}"
             )

@@ -233,7 +233,8 @@ def _reported(state: RunState, event: ev.Reported) -> Step:
         against = "invalid-update", weightless
     if against is not None or section is None:
         kind, reason = against or ("stale", "the run has no buffered rounds")
-        return refuse(state, kind, reason) if kind == "busy" or member.reason else _refused(state, event, kind, reason)
+        known = kind == "busy" or member.status == "refused"
+        return refuse(state, kind, reason) if known else _refused(state, event, kind, reason)
     whole = weight_of(aggregation, state.weight_unit // WHOLE, **work)
     weight = whole * section.in_parts[staleness(state, member.since)]
     drawn_at = event.at if member.until is None else member.until - state.plan.cohort.collect_s
@@ -256,7 +257,7 @@ def _update_refused(state: RunState, event: ev.UpdateRefused) -> Step:
     if not isinstance(member, Member):
         return _refused(state, event, *member, event.attempt) if member[0] == "late" else refuse(state, *member)
     if (against := _against_update(state, member)) is not None and against[0] != "busy":
-        return refuse(state, *against) if member.reason else _refused(state, event, *against)
+        return refuse(state, *against) if member.status == "refused" else _refused(state, event, *against)
     reason = printable(event.reason)
     refusal = fx.RecordRefusal(
         round=event.round, device=event.device, digest=event.digest, kind="invalid-update", reason=reason
