@@ -20,8 +20,11 @@ from coordinator.store.port import ClaimRow, EventRow
 from coordinator.verify.logged_round import LoggedRound
 from coordinator.verify.violation import RunViolation
 
-_PATIENCE_S = 180.0
-"""So long after its time a report may be taken by a coordinator that was away or slow."""
+_APART_S = 60.0
+"""A coordinator that is at work looks at its clock more often."""
+_WITNESSES = 3
+"""Reports after their time, each so long after the one before and with no ``Tick`` between, by which that time was
+ignored. One may come before a coordinator that was away, or whose clock has jumped, looks at it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,7 @@ class Places:
         """Whose reports came, or were refused, in this round."""
         self._reports = 0
         self._paused = self._fell = False
+        self._late: list[float] = []
         self._carried: dict[int, _Carried] = {}
         self._expired: dict[int, set[str]] = {}
 
@@ -115,12 +119,13 @@ class Places:
                 logged.begun.add(device)
             case "Tick":
                 over = {name for name, place in self._live.items() if place.until <= event.at}
+                self._late = []
                 if self._live and not over:
                     yield "deadline", "no place had its time up"
                 self._expired.setdefault(self._round or 1, set()).update(over)
                 self._live = {name: place for name, place in self._live.items() if name not in over}
             case "ClockFell":
-                self._fell = True
+                self._fell, self._late = True, []
                 moved = {name: replace(one, until=one.until - body["by_s"]) for name, one in self._live.items()}
                 self._live = moved
             case "Committed":
@@ -176,8 +181,11 @@ class Places:
             return
         if self._reports > self._plan.cohort.goal:
             yield "3", f"it is the report {self._reports} of its round, and the goal is {self._plan.cohort.goal}"
-        if at > place.until + _PATIENCE_S and not self._fell:
-            yield "deadline", f"the update of {device} came {at - place.until:.0f} s after its time"
+        if at > place.until and not (self._late and at < self._late[-1] + _APART_S):
+            self._late.append(at)
+            if len(self._late) == _WITNESSES:
+                late_s = at - place.until
+                yield "deadline", f"the update of {device} came {late_s:.0f} s after its time, and not as the first one"
         work: Mapping[str, Any] = {name: body[name] for name in ("examples", "steps", "steps_planned", "complete")}
         whole = weight_of(self._plan.aggregation, self._unit // WHOLE, **work)
         logged.staleness[device], logged.weights[device] = late, whole * self._section.in_parts[late]

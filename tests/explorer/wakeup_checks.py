@@ -88,7 +88,7 @@ class WakeupChecks:
             "collecting": cohort["collect_s"] + LATE_S,
             "committing": COMMIT_S,
         }.get(run.phase)
-        if not self._calm or (run.buffered and run.phase == "collecting"):  # it closes when so many have reported
+        if not self._calm or (run.phase == "collecting" and run.buffered):  # it closes when so many have reported
             return
         if lasts_s is not None:
             self._world.agenda.after(lasts_s, self._require_ended, run, _place(run), lasts_s)

@@ -210,3 +210,15 @@ def test_a_pause_and_a_stop_end_all_places_with_their_round() -> None:
         if ending == "Paused":
             log.says("CommitFailed", round=1, reason="not finite")
         assert "has no place" in log.reported(2, "a", 1)[0]
+
+
+def test_reports_after_their_time_are_named_once_the_time_was_ignored_for_minutes() -> None:
+    log = Log()
+    found: list[list[str]] = []
+    for number in range(1, 4):
+        log.drawn(number, "a", "b")
+        log.at += 90
+        found += [log.reported(number, "a", number), log.reported(number, "b", number)]
+        log.committed(number)
+    assert [len(one) for one in found] == [0, 0, 0, 0, 1, 0]
+    assert "came 30 s after its time, and not as the first one" in found[4][0]
