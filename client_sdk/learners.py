@@ -27,7 +27,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint
 from typing import Any, Protocol, runtime_checkable
 
-from client_sdk import strategies
+from client_sdk import codecs, strategies
 from client_sdk.data import count, held_out_part, training_part
 from client_sdk.extensions import extensions
 from client_sdk.imports import Shadowed, check
@@ -269,7 +269,12 @@ class LearnerTrainer:
                 seeds=self._seeds, offset=offset,
             )  # fmt: skip
 
-        return strategies.train_by(half, learn, checkpoint, state, assignment.task)
+        codec = codecs.beside(assignment.task.codec, assignment.roles)
+
+        def coded(delta: Tensors) -> Tensors:
+            return delta if codec.lossless else codec.decode(codec.encode(delta, codecs.Origin.of(assignment)))
+
+        return strategies.train_by(half, strategies.Learn(learn, coded), checkpoint, state, assignment.task)
 
 
 def train(

@@ -10,7 +10,7 @@ Packages bring halves by entry points of the group ``quorate.device_strategies``
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
@@ -34,13 +34,29 @@ class StrategyError(Exception):
     """A device's half of a strategy is missing, or does not fit this task or learner: one sentence."""
 
 
-class Learn(Protocol):
+class Training(Protocol):
+    """See ``Learn``."""
+
+    def __call__(self, model: Tensors, task: Task, *, offset: Tensors | None = None) -> Update: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Learn:
     """Trains with the task's learner on the device's data."""
+
+    training: Training
+    coded: Callable[[Tensors], Tensors]
 
     def __call__(self, model: Tensors, task: Task, *, offset: Tensors | None = None) -> Update:
         """The update of a training from ``model`` by ``task``. ``offset``: what is added to each gradient, by the
-        name of the parameter, float32 of its shape; for learners whose ``train`` takes ``offset``. StrategyError where
+        name of the parameter, float32 of its shape; for learners whose ``train`` takes ``offset``. LearnerError where
         this one does not."""
+        return self.training(model, task, offset=offset)
+
+    def sent(self, delta: Tensors) -> Tensors:
+        """What the coordinator decodes of these deltas, if they are this round's: all that the task averages. Of a
+        plain round: what a mask hides is rounded later."""
+        return self.coded(delta)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +214,37 @@ class FedRep(FedPer):
         return Local(update=with_score(update, first), state={name: mine[name] for name in own})
 
 
+# ------------------------------------------------------------ what a codec leaves out
+
+
+class ErrorFeedback(DeviceStrategy):
+    """Error feedback (Karimireddy et al. 2019, arXiv:1901.09847, algorithm 2): what the codec leaves out of an update,
+    a device adds to its next one. With ``momentum`` m above 0 it is the momentum correction of Lin et al. 2018
+    (arXiv:1712.01887, section 3): u <- m u + delta, v <- v + u, of v is sent what the codec takes, and where that is
+    not 0, u begins anew at 0."""
+
+    keeps: Keeps = "committed"
+
+    def train(
+        self, learn: Learn, model: Tensors, shared: Shared, state: Tensors, task: Task, settings: Mapping[str, float]
+    ) -> Local:
+        update, momentum = learn(model, task), np.float32(settings["momentum"])
+        moved = {
+            name: change + momentum * state.get(f"momentum/{name}", np.zeros_like(change))
+            for name, change in update.delta.items()
+        }
+        whole = {name: change + state.get(f"error/{name}", np.zeros_like(change)) for name, change in moved.items()}
+        sent = learn.sent(whole)
+        after = {f"error/{name}": change - sent[name] for name, change in whole.items()}
+        if momentum:
+            goes_on = {name: np.where(sent[name] == 0, change, np.float32(0)) for name, change in moved.items()}
+            after |= {f"momentum/{name}": change for name, change in goes_on.items()}
+        return Local(update=_remade(update, whole), state=after)
+
+    def state_bytes(self, model: Manifest, task: Task) -> int:
+        return 8 * model.select(task.averaged).elements
+
+
 def _moved(before: Tensors, update: Update, sent: Mapping[str, object]) -> Tensors:
     """The values after ``update`` of the tensors that are not sent, float32."""
     return {name: before[name].astype(np.float32) + change for name, change in update.delta.items() if name not in sent}
@@ -236,6 +283,7 @@ BUILT_IN: Mapping[str, DeviceStrategy] = MappingProxyType(
         "fedper": FedPer(),
         "fedbn": FedPer(),
         "fedrep": FedRep(),
+        "error-feedback": ErrorFeedback(),
     }
 )
 

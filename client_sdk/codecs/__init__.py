@@ -18,6 +18,7 @@ from client_sdk.codecs.few_bits import EDEN, SIGN, STOCHASTIC, FewBits
 from client_sdk.codecs.linear_map import NOTHING_DRAWN, ROTATED, SAMPLED, LinearMap, shared_seed
 from client_sdk.codecs.port import BLOCK, FLOAT16, FLOAT32, Codec, Identity, LinearCodec, Origin, longest_body
 from client_sdk.codecs.stochastic8 import STOCHASTIC8
+from client_sdk.codecs.top import TOP
 from client_sdk.extensions import CannotLoad, extensions, provided_now
 from client_sdk.tensors.floats import Float32
 from client_sdk.tensors.manifest import Array, Manifest, ManifestMismatch, TensorError, Tensors, shown
@@ -36,6 +37,7 @@ __all__ = [
     "SIGN",
     "STOCHASTIC",
     "STOCHASTIC8",
+    "TOP",
     "BesideStatistics",
     "Codec",
     "EntropyCoded",
@@ -59,7 +61,17 @@ GROUP = "quorate.codecs"
 
 _ADDED: tuple[LinearCodec, ...] = (FLOAT32, ROTATED, *SAMPLED)
 _LINEAR = {codec.name: codec for codec in _ADDED}
-_BUILT_IN: tuple[Codec, ...] = (FLOAT32, FLOAT16, STOCHASTIC8, *_LINEAR.values(), *EDEN, SIGN, *STOCHASTIC, *ENTROPY)
+_BUILT_IN: tuple[Codec, ...] = (
+    FLOAT32,
+    FLOAT16,
+    STOCHASTIC8,
+    *_LINEAR.values(),
+    *EDEN,
+    SIGN,
+    *STOCHASTIC,
+    *ENTROPY,
+    *TOP,
+)
 _CODECS = {codec.name: codec for codec in _BUILT_IN}
 
 

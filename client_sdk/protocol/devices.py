@@ -141,8 +141,8 @@ class Task(BaseModel):
     """Name and version of the codec of the update's tensors. ``float16@1`` has steps of 6e-8, so tensors of smaller
     changes are lost beside others; ``stochastic8@1`` keeps each tensor to 1/127 of its largest value; ``eden1@1``,
     ``eden2@1`` and ``eden4@1`` send 1, 2 and 4 bits a value, ``entropy1@1``, ``entropy2@1`` and ``entropy4@1`` as many
-    on average, ``stochastic1-rotated@1`` to ``stochastic8-rotated@1`` 1, 2, 4 or 8, ``sign@1`` signs (docs/rounds.md
-    has their errors)."""
+    on average, ``stochastic1-rotated@1`` to ``stochastic8-rotated@1`` 1, 2, 4 or 8, ``sign@1`` signs,
+    ``top-tenth@1`` and ``top-hundredth@1`` the largest values (docs/rounds.md has their errors)."""
     averaged: tuple[str, ...] = ("*",)
     """The tensors that are sent and averaged: names, shell patterns (fnmatch), and what is left out of them, behind a
     ``!``: ``["!*.bn?.*"]`` averages all but these, ``["head.*", "!head.bias"]`` a part of the head. The order has no

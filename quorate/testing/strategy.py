@@ -18,7 +18,7 @@ import numpy as np
 
 from client_sdk.protocol.devices import Task, TaskStrategy, Work
 from client_sdk.protocol.wire import canonical
-from client_sdk.strategies import DeviceStrategy, Local, train_by
+from client_sdk.strategies import DeviceStrategy, Learn, Local, train_by
 from client_sdk.tensors import Manifest, Tensors, TensorSpec, from_bytes, to_bytes
 from client_sdk.tensors.manifest import shared_name
 from client_sdk.update import Update
@@ -169,6 +169,11 @@ def _read(blocks: Blocks, width: int, manifest: Manifest | None = None) -> Any:
     )
 
 
+def _coarse(delta: Tensors) -> Tensors:
+    """What a codec leaves of deltas that rounds to tenths."""
+    return {name: np.round(array, 1) for name, array in delta.items()}
+
+
 class DeviceStrategyContract:
     """The contract of the halves that devices run, also of packages: ``half``, and ``given``, every parameter."""
 
@@ -205,7 +210,7 @@ class DeviceStrategyContract:
         for _ in range(rounds):
             given = {**model, **shared, **{f"kept {name}": array for name, array in state.items()}}
             before = {name: array.copy() for name, array in given.items()}
-            local = train_by(self.half, learn, {**model, **shared}, state, task)
+            local = train_by(self.half, Learn(learn, _coarse), {**model, **shared}, state, task)
             assert all(np.array_equal(before[name], array) for name, array in given.items()), "it changes what it gets"
             assert local.update.delta.keys() == {*sent, *shared}
             size = sum(array.nbytes for array in local.state.values())

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from client_sdk.device.states import Candidate, StateFolder, key_of
 from client_sdk.learners import LearnerError, evaluate, train, wants_rng
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError, NoExamples, OutOfTime
 from client_sdk.protocol.devices import Score, Task, UpdateReport
-from client_sdk.strategies import Keeps, Local, StrategyError, train_by
+from client_sdk.strategies import Keeps, Learn, Local, StrategyError, train_by
 from client_sdk.tensors import Float32, Layout, ManifestMismatch, TensorError, Tensors, pieces
 from client_sdk.tensors.floats import joined
 from client_sdk.tensors.manifest import of_model
@@ -156,7 +156,15 @@ class Kernel:
         def learn(model: Tensors, task: Task, *, offset: Tensors | None = None) -> Update:
             return self._update(model, data, job, task, offset)
 
-        return train_by(self._half, learn, model, self._state(job.device), self._task(job.changes))
+        coded = partial(self._coded, job)
+        return train_by(self._half, Learn(learn, coded), model, self._state(job.device), self._task(job.changes))
+
+    def _coded(self, job: Job, delta: Tensors) -> Tensors:
+        """The deltas as they arrive."""
+        if self._codec.lossless:
+            return delta
+        origin = codecs.Origin(seed=self.plan.task.seed, round=job.round, device=job.device, plan=self._digest)
+        return self._codec.decode(self._codec.encode(delta, origin))
 
     def _update(self, model: Tensors, data: ClientData, job: Job, task: Task, offset: Tensors | None = None) -> Update:
         if not hasattr(self.learner, "train") and job.steps is not None:
@@ -187,9 +195,8 @@ class Kernel:
         if self._secure:  # it is encoded under the attempt's header
             for name, array in delta.items():
                 require_encodable(name, array, self._codec.name)
-        elif not self._codec.lossless:
-            origin = codecs.Origin(seed=self.plan.task.seed, round=job.round, device=job.device, plan=self._digest)
-            delta = self._codec.decode(self._codec.encode(delta, origin))
+        else:
+            delta = self._coded(job, delta)
         parts = (self.layout.parameters, self.layout.statistics)
         flat = tuple(piece for part in parts for piece in joined(delta[name] for name in part))
         measures = measure_blocks(lambda: flat, self.plan, self._bounds)

@@ -29,6 +29,8 @@ ERRORS = {
     "entropy1@1": (0.0, 1.5),
     "entropy2@1": (0.0, 0.5),
     "entropy4@1": (0.0, 0.15),
+    "top-tenth@1": (1.0, 0.0),
+    "top-hundredth@1": (1.0, 0.0),
 }
 """Of each codec: the contract's ``error`` and ``whole_error``."""
 

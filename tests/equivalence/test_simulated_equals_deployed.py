@@ -111,6 +111,15 @@ CORRECTED: dict[str, Any] = {
 }
 """What devices keep from round to round, and tensors that travel both ways beside the model."""
 
+FED_BACK: dict[str, Any] = {
+    **PLAN,
+    "name": "fed-back",
+    "task": {**PLAN["task"], "codec": "sign@1"},
+    "strategy": {"name": "error-feedback", "parameters": {"momentum": 0.5}},
+    "finish": {"rounds": 3},
+}
+"""A codec that draws, and what it leaves out, which devices keep."""
+
 PERSONAL: dict[str, Any] = {
     **PLAN,
     "name": "personal",
@@ -170,7 +179,7 @@ def contributions(history: History, round: int) -> list[tuple[str, int]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "plan",
-    [PLAN, OPTIMIZED, SHARED, FEW_BITS, ENTROPY, BY_STRATEGY, CORRECTED, PERSONAL],
+    [PLAN, OPTIMIZED, SHARED, FEW_BITS, ENTROPY, BY_STRATEGY, CORRECTED, PERSONAL, FED_BACK],
     ids=[
         "average",
         "fedadam, stochastic8",
@@ -180,6 +189,7 @@ def contributions(history: History, round: int) -> list[tuple[str, int]]:
         "fednova, lamb",
         "scaffold, fedadam",
         "fedrep",
+        "sign, error feedback",
     ],
 )
 def test_simulated_and_deployed_runs_commit_equal_digests(

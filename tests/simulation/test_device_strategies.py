@@ -306,3 +306,39 @@ def test_a_state_of_numbers_that_are_not_finite_is_refused() -> None:
 def test_one_client_of_a_later_round_cannot_be_played_alone() -> None:
     with pytest.raises(ValueError, match="what 'a' kept before round 2 is gone"):
         simulate(plan(SCAFFOLD), Quadratic(), CLIENTS, init=INIT, only="a", round=2)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_what_the_codec_leaves_out_comes_with_the_next_update(momentum: float) -> None:
+    """Top-k by hand: of 20 values the two largest of what has gathered are sent."""
+    size = 20
+    start = {"w": np.zeros(size, np.float32)}
+    aims = {name: np.linspace(0.1, 1, size, dtype=np.float32) * np.float32(at) for name, at in TARGETS.items()}
+
+    def learner(model: Tensors, data: Any, task: Task) -> Update:
+        name = list(TARGETS)[int(data[0][0, 0])]
+        return Update({"w": (aims[name] - model["w"]) * np.float32(0.04)}, 4, work=Work(steps=1))
+
+    feedback = {"name": "error-feedback", "parameters": {"momentum": momentum}}
+    asked = plan(feedback, rounds=3 if momentum else 150, codec="top-tenth@1")
+    history = simulate(asked, learner, CLIENTS, init=start, progress=False)
+    x, error, pace = (np.zeros(size, np.float32) for _ in range(3))
+    errors, paces = dict.fromkeys(TARGETS, error), dict.fromkeys(TARGETS, pace)
+    for version in range(1, 4):
+        total = np.zeros(size, np.float64)
+        for name in TARGETS:
+            moved = (aims[name] - x) * np.float32(0.04) + np.float32(momentum) * paces[name]
+            whole = moved + errors[name]
+            sent = np.zeros(size, np.float32)
+            largest = np.argsort(-np.abs(whole), kind="stable")[:2]
+            sent[largest] = whole[largest]
+            errors[name], paces[name] = whole - sent, np.where(sent == 0, moved, np.float32(0))
+            total += sent
+        x = (x + total / 3).astype(np.float32)
+        assert history.checkpoint(version)["w"] == pytest.approx(x, rel=1e-5, abs=1e-6)
+    if momentum:
+        return
+    without = simulate(plan(None, rounds=150, codec="top-tenth@1"), learner, CLIENTS, init=start, progress=False)
+    best = sum(aims.values()) / 3
+    misses = [float(np.linalg.norm(one.checkpoint()["w"] - best)) for one in (history, without)]
+    assert misses[0] < 0.5 * misses[1], "biased codecs stop short of it"

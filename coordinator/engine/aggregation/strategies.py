@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from client_sdk import strategies as local
+from client_sdk.codecs import get as get_codec
 from client_sdk.metrics import Tally
 from client_sdk.protocol.devices import Task
 from client_sdk.tensors import Float32
@@ -286,6 +287,22 @@ class FedRep(FedPer):
     }
 
 
+class ErrorFeedback(Strategy):
+    """Error feedback: devices add what the codec leaves out of an update to their next one."""
+
+    device = local.BUILT_IN["error-feedback"]
+    parameters: Mapping[str, Parameter] = {
+        "momentum": Parameter(meaning="of a device's own updates; 0: none", default=0, least=0, below=1)
+    }
+
+    def against(self, plan: Plan) -> str:
+        if plan.secure is not None:
+            return "what the masks' rounding leaves out is known after training alone: leave [secure] out"
+        if get_codec(plan.task.codec).lossless:
+            return f"the codec {plan.task.codec} leaves nothing out: set task.codec, to top-tenth@1 for instance"
+        return ""
+
+
 _FEDPER = FedPer()
 STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
     {
@@ -298,6 +315,7 @@ STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
         "fedper": _FEDPER,
         "fedbn": _FEDPER,
         "fedrep": FedRep(),
+        "error-feedback": ErrorFeedback(),
     }
 )
 

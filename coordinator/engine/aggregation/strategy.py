@@ -97,7 +97,8 @@ class StrategySection(Section):
     """*adaptive-mu*: FedProx whose mu follows the loss (Li et al. 2020, arXiv:1812.06127). *fednova*: each update over
     its number of steps (Wang et al. 2020, arXiv:2007.07481). *q-ffl*: fair, by the devices' losses (Li et al. 2020,
     arXiv:1905.10497). Those of which devices run a half: *scaffold* (arXiv:1910.06378) and *feddyn* (arXiv:2111.04263)
-    against drift, *ditto* (arXiv:2012.04221), *fedper*, *fedbn* and *fedrep* for personal models. Or a package's
+    against drift, *ditto* (arXiv:2012.04221), *fedper*, *fedbn* and *fedrep* for personal models,
+    *error-feedback* (arXiv:1901.09847) for codecs that leave much out. Or a package's
     strategy, by ``package:name``. See docs/strategies.md."""
     version: str | None = Field(default=None, max_length=64)
     """Version of a package's strategy: required for one, refused for those that are built in."""
@@ -106,6 +107,7 @@ class StrategySection(Section):
     parameters: dict[str, float] = Field(default_factory=dict, max_length=64)
     """Numbers for the strategy. *adaptive-mu*: ``step`` (0.1), ``patience`` (5). *q-ffl*: ``q``.
     *scaffold*, *feddyn*: ``population``, how many devices there are. *ditto*: ``lambda``. *fedrep*: ``head_epochs``.
+    *error-feedback*: ``momentum`` (0).
     ``parameters = { q = 1 }``"""
 
     @property

@@ -61,6 +61,16 @@ class TestFedRep(StrategyContract):
     sections: ClassVar[Mapping[str, Any]] = {"task": {"averaged": ["!head.*"]}}
 
 
+class TestErrorFeedback(StrategyContract):
+    strategy = STRATEGIES["error-feedback"]
+    sections: ClassVar[Mapping[str, Any]] = {"task": {"codec": "sign@1"}}
+
+
+class TestHalfOfErrorFeedback(DeviceStrategyContract):
+    half = BUILT_IN["error-feedback"]
+    given: ClassVar[Mapping[str, float]] = {"momentum": 0.9}
+
+
 class TestHalfOfScaffold(DeviceStrategyContract):
     half = BUILT_IN["scaffold"]
 
