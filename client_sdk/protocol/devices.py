@@ -351,13 +351,13 @@ class Noted(Message):
 class Work(Message):
     """How much of the task was done, as the learner reports it."""
 
-    steps: int = Field(default=0, ge=0)
+    steps: int = Field(default=0, ge=0, le=2**53)
     """Optimizer steps taken."""
-    steps_planned: int = Field(default=0, ge=0)
+    steps_planned: int = Field(default=0, ge=0, le=2**53)
     """Optimizer steps of the whole task on this device's data."""
     epochs: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Passes over the data, with the fraction of the last one."""
-    examples_seen: int = Field(default=0, ge=0)
+    examples_seen: int = Field(default=0, ge=0, le=2**53)
     """Examples in all steps taken, repetitions included."""
     complete: bool = True
     """False when the device stopped before ``steps_planned``."""

@@ -299,6 +299,7 @@ GOOD = UpdateReport(run="r", round=1, codec="float32@1", examples=3).model_dump(
         {REPORT_KEY: "null"},
         {REPORT_KEY: json.dumps(GOOD | {"examples": -1})},
         {REPORT_KEY: json.dumps(GOOD | {"run": "../etc"})},
+        {REPORT_KEY: json.dumps(GOOD | {"work": {"steps": 10**400}})},
         {REPORT_KEY: json.dumps(GOOD | {"metrics": {"loss": "NaN"}})},
         {REPORT_KEY: json.dumps(GOOD | {"metrics": {"loss": float("nan")}})},
         {REPORT_KEY: json.dumps({k: v for k, v in GOOD.items() if k != "codec"})},
