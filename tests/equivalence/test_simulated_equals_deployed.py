@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -137,29 +140,72 @@ def shard(number: int) -> tuple[Any, Any]:
     return x, ((x[:, 0] > 0) + number % 2).astype(np.int64)
 
 
-def deploy(
-    folder: Path, initial: bytes, plan: dict[str, Any]
-) -> tuple[list[str], dict[str, int], list[list[tuple[str, int]]]]:
-    """Real processes: (digests of the line, device id -> shard, (device, weight) of each round)."""
-    server = Server.start(folder / "coordinator")
-    devices = []
+PLANS = {
+    "average": PLAN,
+    "fedadam, stochastic8": OPTIMIZED,
+    "sampled, rotated": SHARED,
+    "eden, one bit": FEW_BITS,
+    "entropy, two bits": ENTROPY,
+    "fednova, lamb": BY_STRATEGY,
+    "scaffold, fedadam": CORRECTED,
+    "fedrep": PERSONAL,
+    "sign, error feedback": FED_BACK,
+}
+
+
+def rounds_of(*plans: dict[str, Any]) -> int:
+    return sum(int(plan["finish"]["rounds"]) for plan in plans)
+
+
+@pytest.fixture(scope="module")
+def learner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    folder = tmp_path_factory.mktemp("learner")
+    (folder / "both_ways.py").write_text(LEARNER)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        yield import_module("both_ways").learner
+
+
+@dataclass
+class Deployed:
+    """What real processes did with the plans, one after another."""
+
+    ids: dict[str, int]
+    """Device id -> shard."""
+    lines: dict[str, list[str]]
+    """Plan -> the digests of its line."""
+    counted: dict[str, list[list[tuple[str, int]]]]
+    """Plan -> (device, weight) of each round."""
+
+
+@pytest.fixture(scope="module")
+def deployed(learner: Any, tmp_path_factory: pytest.TempPathFactory) -> Deployed:
+    folder = tmp_path_factory.mktemp("deployed")
+    (folder / "both_ways.py").write_text(LEARNER)
+    server, devices = Server.start(folder / "coordinator"), []
     try:
         with OperatorClient(server.url) as operator:
-            run = operator.create_run(plan, operator.upload_checkpoint(initial), "a test").run
+            first = operator.upload_checkpoint(to_bytes(learner.initial(3)))
+            runs = {name: operator.create_run(plan, first, "a test").run for name, plan in PLANS.items()}
             for number in range(len(SIZES)):
-                devices.append(start_device(folder, server, number, "--rounds", str(plan["finish"]["rounds"])))
+                devices.append(start_device(folder, server, number, "--rounds", str(rounds_of(*PLANS.values()))))
             assert [device.wait(200) for device in devices] == [0] * len(SIZES)
-            for _ in operator.events(run):
-                pass
-            line = [view.digest for view in operator.checkpoints(run)]
+            lines = {}
+            for name, run in runs.items():
+                for _ in operator.events(run):
+                    pass
+                lines[name] = [view.digest for view in operator.checkpoints(run)]
             ids = {view.device: int(view.label.rsplit("-", 1)[1]) for view in operator.devices()}
     finally:
         for device in devices:
             device.kill()
         server.stop()
-    with History.open(folder / "coordinator") as history:
-        counted = [contributions(history, number) for number in range(1, plan["finish"]["rounds"] + 1)]
-    return line, ids, counted
+    counted = {}
+    for name, run in runs.items():
+        with History.open(folder / "coordinator", run) as history:
+            rounds = range(1, rounds_of(PLANS[name]) + 1)
+            counted[name] = [contributions(history, number) for number in rounds]
+    return Deployed(ids, lines, counted)
 
 
 def start_device(folder: Path, server: Server, number: int, *options: str) -> subprocess.Popen[bytes]:
@@ -177,49 +223,24 @@ def contributions(history: History, round: int) -> list[tuple[str, int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "plan",
-    [PLAN, OPTIMIZED, SHARED, FEW_BITS, ENTROPY, BY_STRATEGY, CORRECTED, PERSONAL, FED_BACK],
-    ids=[
-        "average",
-        "fedadam, stochastic8",
-        "sampled, rotated",
-        "eden, one bit",
-        "entropy, two bits",
-        "fednova, lamb",
-        "scaffold, fedadam",
-        "fedrep",
-        "sign, error feedback",
-    ],
-)
-def test_simulated_and_deployed_runs_commit_equal_digests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: dict[str, Any]
-) -> None:
-    (tmp_path / "both_ways.py").write_text(LEARNER)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    from both_ways import learner  # type: ignore[import-not-found]
-
-    initial = learner.initial(3)
-    line, ids, counted = deploy(tmp_path, to_bytes(initial), plan)
-    rounds = plan["finish"]["rounds"]
+@pytest.mark.parametrize("name", PLANS)
+def test_simulated_and_deployed_runs_commit_equal_digests(learner: Any, deployed: Deployed, name: str) -> None:
+    line, counted, rounds = deployed.lines[name], deployed.counted[name], rounds_of(PLANS[name])
     assert len(line) == rounds + 1
-    clients = {device: shard(number) for device, number in ids.items()}
+    clients = {device: shard(number) for device, number in deployed.ids.items()}
     engines: list[EngineName] = ["serial", "processes"]
     for engine in engines:
-        history = simulate(plan, learner, clients, init=initial, engine=engine, progress=False)
+        history = simulate(PLANS[name], learner, clients, init=learner.initial(3), engine=engine, progress=False)
         assert [view.digest for _, view in sorted(history.checkpoints.items())] == line
         assert [contributions(history, number) for number in range(1, rounds + 1)] == counted
 
 
 @pytest.mark.slow
 def test_simulated_and_deployed_runs_draw_the_same_devices_by_their_losses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    learner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the coordinator's secret seed is: the simulation gets that of the deployed run."""
     (tmp_path / "both_ways.py").write_text(LEARNER)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    from both_ways import learner
-
     initial, rounds, devices = learner.initial(3), BY_LOSS["finish"]["rounds"], []
     server = Server.start(tmp_path / "coordinator")
     try:
