@@ -31,6 +31,7 @@ from simulation.demo.screen import Journal, read, wrapped
 from simulation.demo.setting import Setting
 from simulation.fleet.split import Split
 from simulation.fleet.trainer import FleetHabits
+from tests.coordinator.service.test_logging_in import LINK, with_page
 from tests.simulation import synthetic
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist.toml"
@@ -325,9 +326,9 @@ def check_report(path: Path, *, compared: bool) -> dict[str, object]:
 
 @pytest.mark.slow
 def test_the_demo_at_small_scale_on_made_up_data(folder: Path, data: Path, tmp_path: Path):
-    process = demo(
-        "--data", str(data), folder=folder, environment={"COMPARE": "1", "DEMO_JSON": str(tmp_path / "r.json")}
-    )
+    """Into a pipe: it ends after the last round, and has no link to a page."""
+    environment = with_page(tmp_path / "page") | {"COMPARE": "1", "DEMO_JSON": str(tmp_path / "r.json")}
+    process = demo("--data", str(data), folder=folder, environment=environment)
     out, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (0, ""), out
     report = check_report(tmp_path / "r.json", compared=True)
@@ -338,6 +339,9 @@ def test_the_demo_at_small_scale_on_made_up_data(folder: Path, data: Path, tmp_p
         assert any(line.startswith(f"$ quorate {command} ") for line in lines), command
     assert any(line.endswith("/docs") for line in lines)
     assert sum(line.startswith(("round 1: ", "round 2: ")) for line in lines) == 4
+    assert "The checkpoint is in" in out
+    assert "Ctrl-C" not in out
+    assert not LINK.findall(out)
     assert "\x1b" not in out
 
     # The lines that say how to load the checkpoint do load it, and the model scores what was said.

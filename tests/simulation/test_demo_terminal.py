@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -41,13 +40,3 @@ def test_the_page_stays_up_after_the_last_round_until_ctrl_c(tmp_path: Path) -> 
         assert "Stopped" not in keyboard.text
         _, alive = psutil.wait_procs(family, timeout=1)
         assert alive == []
-
-
-@pytest.mark.slow
-def test_into_a_pipe_it_ends_after_the_last_round(tmp_path: Path) -> None:
-    environment = with_page(tmp_path / "page")
-    done = subprocess.run(command(tmp_path), env=environment, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "The checkpoint is in" in done.stdout
-    assert "Ctrl-C" not in done.stdout
-    assert not LINK.findall(done.stdout)
