@@ -49,6 +49,7 @@ from coordinator.engine.effects import Contribution
 from coordinator.engine.evidence import NO_EVIDENCE, Evidence, updates_digest
 from coordinator.engine.named_tensors import MOST_SMALL, NamedTensors, Small
 from coordinator.engine.plan import Plan, algorithm
+from coordinator.folding.coarse import coarse
 from coordinator.folding.named_tensors import HashedReads, StoredBlocks, carried
 from coordinator.folding.validation import Bounds, Measures, measure
 
@@ -343,7 +344,7 @@ class Aggregator:
     ) -> NewCheckpoint:
         before, label = named_tensors or {}, f"{self._run} {round}"
         seed = shake_bytes(labelled("combine", self._plan.digest, round), 32)
-        places, raised = self.layout.whole.slices(), 0
+        places, raised, bits = self.layout.whole.slices(), 0, self._plan.aggregation.step_bits
         with ExitStack() as stack:
             file = stack.enter_context(self._blobs.open(parent))
             header = read_header(file)
@@ -370,6 +371,8 @@ class Aggregator:
                     at, count = places[name].start + start, min(BLOCK, spec.elements - start)
                     with np.errstate(over="ignore", invalid="ignore"):
                         following = made.model.read(at, count)
+                        if bits is not None and name in parameters and spec.dtype == "F32":
+                            following = coarse(stored.read(at, count), following, bits, seed, at)
                     if not np.isfinite(following).all():
                         raise NotFinite(f"the next checkpoint would hold values in {name} that are not finite")
                     if name in parameters:

@@ -168,6 +168,7 @@ def recipe_of(plan: Plan) -> LoopRecipe:
         "aggregation.clip_norm": rule.clip_norm is not None,
         "aggregation.statistics_range": rule.statistics_range is not None,
         "aggregation.inverse_participation": rule.inverse_participation is not None,
+        "aggregation.step_bits": rule.step_bits is not None,
         "aggregation.server_optimizer": rule.server_optimizer != "average",
     }
     for name, used in lacking.items():

@@ -91,6 +91,7 @@ def test_the_bare_loop_has_the_plans_hyperparameters_or_says_what_it_lacks():
         ("aggregation", "clip_norm", 1.0),
         ("aggregation", "statistics_range", 1.0),
         ("aggregation", "inverse_participation", 4),
+        ("aggregation", "step_bits", 8),
         ("aggregation", "server_optimizer", "fedavgm"),
     ):
         changed = getattr(plan, section).model_copy(update={field: value})

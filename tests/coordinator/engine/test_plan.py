@@ -68,6 +68,7 @@ RANGES: list[tuple[str, str, list[object], list[object]]] = [
     ("aggregation", "partial", ["full", "examples_seen", "refuse"], ["half"]),
     ("aggregation", "inverse_participation", [None], [0, 1, 65, 1.5, "2"]),
     ("aggregation", "clip_norm", [None, 1e-6, 1e6], [0, -1, INF, NAN]),
+    ("aggregation", "step_bits", [None, 2, 16], [0, 1, 17, 2.5, "all"]),
     ("aggregation", "statistics_range", [None, 1e-6, 65536, {"*running_var": 2.0}], [0, -1, 65537, NAN, {"a": 0}, []]),
     (
         "aggregation",
@@ -386,6 +387,7 @@ OTHERS: dict[tuple[str, str], object] = {
     ("aggregation", "partial"): "refuse",
     ("aggregation", "inverse_participation"): 4,
     ("aggregation", "clip_norm"): 1.0,
+    ("aggregation", "step_bits"): 8,
     ("aggregation", "statistics_range"): 2.0,
     ("aggregation", "server_optimizer"): "fedadam",
     ("aggregation", "server_learning_rate"): 0.5,
