@@ -2,7 +2,7 @@
 very slow.
 
 ``python -m scripts.buffered_picture`` writes docs/images/buffered.svg and prints the figures of the page; MNIST is
-fetched where it is not cached. Equal data and seeds give equal curves. Ten minutes of one core.
+fetched where it is not cached. Equal data and seeds give equal curves. Three minutes of one core.
 """
 
 from __future__ import annotations

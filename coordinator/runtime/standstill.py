@@ -135,10 +135,14 @@ class Standstill:
     def _too_few(self, state: RunState) -> str:
         """How many devices the round waits for, and why others are not eligible."""
         current, now = state.current, self._core.clock.now()
-        if current.phase != "selecting" or now < current.opened_at + _PATIENCE_S:
+        empty = state.plan.buffered is not None and kind_of(current).free(state) == state.plan.places
+        if not (current.phase == "selecting" or empty) or now < current.opened_at + _PATIENCE_S:
             return ""
         least = state.plan.fewest_devices
         waiting = self.fleet.count_eligible(state, self.fleet.counts())
+        if waiting >= least and empty:
+            missing = state.plan.cohort.goal - current.count("reported")
+            return f"nobody trains, and who waits has had its turn in this round: it needs {missing} more reports"
         if waiting >= least:
             return ""
         found = f"{waiting} eligible device{'s wait' if waiting != 1 else ' waits'}; a round needs at least {least}"

@@ -187,3 +187,23 @@ def test_lanes_and_participation_follow_a_device_through_its_rounds() -> None:
     assert told == {ids[0]: (1, 1, 1, 5.0), ids[1]: (1, 1, 1, 10.0), ids[2]: (2, 2, 2, 2.5)}
     view = world.coordinator.operators.round("marks", 2)
     assert (view.kind, view.funnel.selected, view.funnel.reported, view.funnel.dropped) == ("buffered", 2, 2, 0)
+
+
+def test_a_run_in_which_nobody_trains_says_why() -> None:
+    play = Buffering(MemoryStore())
+    play.create()
+    world = play.world
+
+    def stalled() -> str:
+        return world.coordinator.operators.run("marks").stalled
+
+    world.pass_time(6)
+    assert stalled() == "0 eligible devices wait; a round needs at least 1"
+    play.comes(0)
+    assert stalled() == ""
+    play.report(0, 1)
+    play.comes(0)
+    assert world.cohort() == []
+    assert stalled() == "nobody trains, and who waits has had its turn in this round: it needs 1 more reports"
+    play.comes(1)
+    assert stalled() == ""

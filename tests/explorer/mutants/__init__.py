@@ -8,6 +8,7 @@ from __future__ import annotations
 from tests.explorer.mutants import (
     aggregation,
     answers,
+    buffered,
     datacenter,
     device,
     disk,
@@ -32,6 +33,7 @@ __all__ = [
     "Mutant",
     "aggregation",
     "answers",
+    "buffered",
     "datacenter",
     "device",
     "disk",

@@ -69,6 +69,8 @@ class BuggyProduct(Product):
         shape, mutant = Shape.of(seed), self.mutant
         if seed % 2 or (mutant.focus is None and not mutant.shape):
             return shape
+        if "buffered" in shape.plan and {"plan", "secure"} & mutant.shape.keys():
+            return shape  # these sections do not go together
         focus = mutant.focus or ("", "")
         more = dict(mutant.shape)
         if more.pop("secure", False):
