@@ -41,10 +41,6 @@ class DurableFolder:
             if older is not None:
                 self._overwrite(older)
 
-    def put(self, path: Path, content: bytes) -> None:
-        """As ``replace_erasing``, which this leaves to ``replace`` where nothing here is durable."""
-        (self.replace_erasing if self._durable else self.replace)(path, content)
-
     def move_erasing(self, path: Path, target: Path) -> None:
         """Rename a file, and overwrite what ``target`` held before with zeros, unless nothing here is durable."""
         with ExitStack() as stack:

@@ -97,7 +97,7 @@ class MemoryStates:
         return self._next[key][0] if key in self._next else None
 
     def put(self, key: str, candidate: Candidate, tensors: Tensors, at: float) -> None:
-        self._next[key] = candidate, _encoded(candidate, tensors, at)
+        self._next[key] = candidate, encoded(candidate, tensors, at)
 
     def settle(self, key: str, *, keep: bool) -> None:
         _, body = self._next.pop(key, (None, b""))
@@ -117,14 +117,20 @@ class StateFolder:
 
     def __init__(self, files: DurableFolder) -> None:
         self._files = files
+        self.folder = files.folder
 
     def current(self, key: str) -> Kept | None:
-        found = self._read(self._path(key))
-        return None if found is None else _decoded(found)
+        return self.read(key, "state")
+
+    def read(self, key: str, kind: str) -> Kept | None:
+        """What is kept in the file of this ending; None: nothing, or what is damaged."""
+        path = self.path(key, kind)
+        with explained(self._files.folder):
+            return _decoded(path.read_bytes()) if path.exists() else None
 
     def candidate(self, key: str) -> Candidate | None:
         with explained(self._files.folder):
-            path = self._path(key, "next")
+            path = self.path(key, "next")
             if not path.exists():
                 return None
             try:
@@ -136,35 +142,33 @@ class StateFolder:
     def put(self, key: str, candidate: Candidate, tensors: Tensors, at: float) -> None:
         with explained(self._files.folder):
             self._files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._files.put(self._path(key, "next"), _encoded(candidate, tensors, at))
+            self._files.replace_erasing(self.path(key, "next"), encoded(candidate, tensors, at))
 
     def settle(self, key: str, *, keep: bool) -> None:
-        path = self._path(key, "next")
+        path = self.path(key, "next")
         with explained(self._files.folder):
             if keep and path.exists():
-                self._files.move_erasing(path, self._path(key))
+                self._files.move_erasing(path, self.path(key))
             elif path.exists():
                 self._files.erase(path)
 
     def drop(self, key: str) -> None:
         with explained(self._files.folder):
-            if self._path(key).exists():
-                self._files.erase(self._path(key))
+            if self.path(key).exists():
+                self._files.erase(self.path(key))
 
     def forget(self) -> None:
         with explained(self._files.folder):
             for path in self._files.folder.glob("*"):
                 self._files.erase(path)
 
-    def _path(self, key: str, kind: str = "state") -> Path:
+    def path(self, key: str, kind: str = "state") -> Path:
+        """The file of this ending."""
         return self._files.folder / f"{key}.{kind}"
 
-    def _read(self, path: Path) -> bytes | None:
-        with explained(self._files.folder):
-            return path.read_bytes() if path.exists() else None
 
-
-def _encoded(candidate: Candidate, tensors: Tensors, at: float) -> bytes:
+def encoded(candidate: Candidate, tensors: Tensors, at: float) -> bytes:
+    """The bytes of a candidate. TensorError where a file cannot hold it."""
     return to_bytes(tensors, {KEY: json.dumps({**candidate._asdict(), "at": at})})
 
 

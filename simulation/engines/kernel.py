@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -16,7 +17,7 @@ import numpy as np
 from client_sdk import codecs
 from client_sdk.codecs.port import require_encodable
 from client_sdk.device.durable_folder import DurableFolder
-from client_sdk.device.states import Candidate, StateFolder, key_of
+from client_sdk.device.states import Candidate, Kept, StateFolder, encoded, key_of
 from client_sdk.learners import LearnerError, evaluate, train, wants_rng
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError, NoExamples, OutOfTime
 from client_sdk.protocol.devices import Score, Task, UpdateReport
@@ -56,6 +57,31 @@ class Contributed:
         return self.bounds.applied(parts, self.measures.scale)
 
 
+class ClientStates(StateFolder):
+    """What simulated clients keep. Where an outcome is known before the round is written to the run's folder, as when
+    clients are scored, the candidate is marked and stays: a kill then costs the round, and what was kept before it is
+    there still."""
+
+    def put(self, key: str, candidate: Candidate, tensors: Tensors, at: float) -> None:
+        """See ``States``. The process that trains a client a second time, to check the learner, writes the same."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = self.path(key, f"{os.getpid()}.tmp")
+        draft.write_bytes(encoded(candidate, tensors, at))
+        draft.replace(self.path(key, "next"))
+
+    def mark(self, key: str) -> None:
+        """The candidate is what the client keeps by now."""
+        self.path(key, "counts").touch()
+
+    def settle(self, key: str, *, keep: bool) -> None:
+        self.path(key, "counts").unlink(missing_ok=True)
+        super().settle(key, keep=keep)
+
+    def own(self, key: str) -> Kept | None:
+        """What the client keeps by now."""
+        return self.read(key, "next" if self.path(key, "counts").exists() else "state")
+
+
 class Kernel:
     """``train`` is a function of its arguments, in every process."""
 
@@ -87,7 +113,7 @@ class Kernel:
         self._half, self._strategy = chosen.strategy.device, chosen.local(plan.strategy)
         self.keeps: Keeps = "nothing" if self._strategy is None else self._strategy.keeps
         has_states = states is not None and self.keeps != "nothing"
-        self.states = StateFolder(DurableFolder(states, durable=False)) if states is not None and has_states else None
+        self.states = ClientStates(DurableFolder(states, durable=False)) if states is not None and has_states else None
         """What clients keep, under ``state_key``; None where the plan's strategy keeps nothing."""
 
     def _task(self, changes: Mapping[str, float]) -> Task:
@@ -137,7 +163,8 @@ class Kernel:
         if data.test is None:
             return None
         if self._half is not None and self.states is not None:
-            model = self._half.own(of_model(model), self._state(device), self._task({}))
+            kept = self.states.own(state_key(device))
+            model = self._half.own(of_model(model), {} if kept is None else kept.tensors, self._task({}))
         with one_thread():
             return evaluate(self.learner, self.plan.task.learner, model, data.test, device=device)
 

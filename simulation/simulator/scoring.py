@@ -128,7 +128,7 @@ def score_version(simulation: Simulation, learner: Any, inputs: Inputs) -> dict[
         central = _central(learner, inputs, model)
         found[CENTRAL] = counted(central, [central], metrics_of(learner))
     if inputs.scored:
-        simulation.settle_states(inputs.scored)
+        simulation.mark_states(inputs.scored)
         scores = simulation.engine.score(model, inputs.scored)
         try:
             held_out = by_source(inputs.scored, scores, inputs.class_of, learner)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from client_sdk import codecs
 from client_sdk.chance import labelled, shake_bytes
-from client_sdk.device.states import belongs
+from client_sdk.device.states import Candidate, belongs
 from client_sdk.extensions import Provided, provided
 from client_sdk.protocol.devices import Score, Task
 from client_sdk.protocol.names import REPORT_KEY
@@ -231,24 +231,35 @@ class Simulation:
         """After the end of the run: devices that still train send their updates, which come late."""
         self._agenda.run_out()
 
-    def settle_states(self, clients: Sequence[str], round: int | None = None) -> None:
+    def settle_states(self, clients: Sequence[str], round: int) -> None:
         """Settles what these clients keep for the plan's strategy, as a device does before it trains: by the outcome of
-        the round in which each has trained last. ``round``: they train in this one next, again where they have."""
-        states, plan = self.kernel.states, self.state.plan
-        if states is None:
-            return
-        for client in clients:
+        the round in which each has trained last. ``round``: in which they train next, again where they have."""
+        states = self.kernel.states
+        for key, found, counts in self._candidates(clients, round):
+            if states is not None and (counts is not None or found.round >= round):
+                states.settle(key, keep=bool(counts))
+
+    def mark_states(self, clients: Sequence[str]) -> None:
+        """Before they are scored: what these clients keep by now."""
+        for key, _, counts in self._candidates(clients, None):
+            if counts and self.kernel.states is not None:
+                self.kernel.states.mark(key)
+
+    def _candidates(self, clients: Sequence[str], round: int | None) -> Iterator[tuple[str, Candidate, bool | None]]:
+        """(key, candidate, whether its update counts; None: not known yet) of the clients that have one. One of
+        ``round``, or a later one, was lost with its round."""
+        states, masked = self.kernel.states, self.state.plan.secure is not None
+        for client in clients if states is not None else ():
             key = state_key(client)
-            found = states.candidate(key)
+            found = states.candidate(key) if states is not None else None
             if found is None:
                 continue
             if round is not None and found.round >= round:
-                states.settle(key, keep=False)
+                yield key, found, None
                 continue
             outcome = self.coordinator.devices.outcome(client, self.run, found.round)
-            if outcome.result != "pending":
-                keep = self.kernel.keeps == "trained" or belongs(outcome, found, masked=plan.secure is not None)
-                states.settle(key, keep=keep)
+            kept = self.kernel.keeps == "trained" or belongs(outcome, found, masked=masked)
+            yield key, found, None if outcome.result == "pending" else kept
 
     def ended(self, round: int) -> RoundView:
         """Returns the view of a round that has ended."""

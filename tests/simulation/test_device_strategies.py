@@ -208,6 +208,41 @@ def test_a_kill_in_the_middle_of_a_round_changes_no_bit(tmp_path: Path) -> None:
     require_valid(tmp_path / "killed")
 
 
+SCORED = """
+import os, signal, sys
+from pathlib import Path
+from simulation.virtual.simulation import Simulation
+from tests.simulation.test_device_strategies import personal
+
+keep, kept = Simulation.keep, []
+
+def killed(self):
+    kept.append(self)
+    if len(kept) == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    keep(self)
+
+Simulation.keep = killed
+personal(Path(sys.argv[1]))
+"""
+
+
+def personal(folder: Path | None) -> History:
+    parts = {name: _WithTest(*data) for name, data in CLIENTS.items()}
+    asked = plan({"name": "ditto", "parameters": {"lambda": 0.5}}, rounds=6)
+    return simulate(asked, Quadratic(), parts, init=INIT, score_clients="all", folder=folder, progress=False)
+
+
+@pytest.mark.slow
+def test_a_kill_after_clients_were_scored_and_before_the_round_is_written_changes_no_score(tmp_path: Path) -> None:
+    killed = subprocess.run([sys.executable, "-c", SCORED, str(tmp_path / "killed")], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    with personal(tmp_path / "killed") as found, personal(None) as whole:
+        scores = [list(one.metric("w", "clients").values) for one in (found, whole)]
+        assert scores[0] == scores[1]
+        assert len(scores[0]) == 7
+
+
 def test_a_run_that_goes_on_later_has_the_same_bits(tmp_path: Path) -> None:
     for rounds in (2, 1, 9):
         history = played(SCAFFOLD, rounds=6, options={"folder": tmp_path, "rounds": rounds})
