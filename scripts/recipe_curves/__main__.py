@@ -1,8 +1,8 @@
 """Measures the curves of docs/recipes.md with the recipes, and keeps them in docs/recipes.json.
 
 ``python -m scripts.recipe_curves`` measures what is not in the file yet, draws the pictures and writes the page;
-``--again NAME...`` measures these curves anew, ``--page`` only draws and writes. All of it takes about ten minutes of
-one core. This file knows settings; the page's words are in ``page``.
+``--again NAME...`` measures these curves anew, ``--page`` only draws and writes. All of it takes about a quarter of
+an hour of one core. This file knows settings; the page's words are in ``page``.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
-from client_sdk.learning import Learner, accuracy
 from simulation import partition, recipes
 from simulation.clients import Clients
 from simulation.commands.data import some_of
-from simulation.datasets import Dataset, load
+from simulation.datasets import load
 from simulation.history import History
 from simulation.learners import mnist_mlp_200, shakespeare_lstm_unrolled
 
-from .page import RESULTS, write
+from .algorithms import SCENES, logistic, measured, mnist
+from .page import ALGORITHMS, RESULTS, write
 
 Run = History | recipes.Baseline
 SEED = 0
@@ -43,11 +42,6 @@ class Curve:
     setting: dict[str, Any]
     """Arguments of the recipe that are numbers and names; stored beside the result."""
     run: Callable[[dict[str, Any]], Run]
-
-
-@cache
-def mnist() -> Dataset:
-    return load("mnist")
 
 
 @cache
@@ -67,15 +61,6 @@ def roles() -> tuple[Clients, Any]:
     """Shakespeare's roles with at least two windows of 80 characters, and 200 windows of what they hold out."""
     data = load("shakespeare-unrolled")
     return Clients.of(data.clients()), some_of(data.test, 200, SEED)
-
-
-def logistic() -> Learner:
-    """Multinomial logistic regression on 784 pixels, as in arXiv:1812.06127."""
-    return Learner(
-        model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 10)),
-        loss=nn.functional.cross_entropy,
-        metrics={"accuracy": accuracy},
-    )
 
 
 def on_mnist(by: str, recipe: Callable[..., Run]) -> Callable[[dict[str, Any]], Run]:
@@ -193,6 +178,13 @@ def main(arguments: list[str]) -> None:
         RESULTS.write_text(
             json.dumps(ordered, indent=None, separators=(",", ":")).replace('},"', '},\n"') + "\n", "utf-8"
         )
+    compared: dict[str, Any] = json.loads(ALGORITHMS.read_text("utf-8")) if ALGORITHMS.is_file() else {}
+    for name in SCENES if arguments[:1] != ["--page"] else ():
+        if name not in compared or name in again:
+            compared[name] = measured(name)
+            ALGORITHMS.write_text(
+                json.dumps({key: compared[key] for key in SCENES if key in compared}, indent=1) + "\n"
+            )
     write()
 
 

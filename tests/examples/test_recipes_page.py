@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from scripts.recipe_curves.page import IMAGES, PAGE, PICTURES, RESULTS, StoredCurve, page
+from scripts.recipe_curves.page import ALGORITHMS, IMAGES, PAGE, PICTURES, RESULTS, StoredCurve, page
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -15,8 +15,12 @@ def kept() -> dict[str, Any]:
     return json.loads(RESULTS.read_text("utf-8"))
 
 
+def compared() -> dict[str, Any]:
+    return json.loads(ALGORITHMS.read_text("utf-8"))
+
+
 def test_the_page_is_up_to_date() -> None:
-    assert PAGE.read_text("utf-8") == page(kept()), "python -m scripts.recipe_curves --page writes it"
+    assert PAGE.read_text("utf-8") == page(kept(), compared()), "python -m scripts.recipe_curves --page writes it"
 
 
 def test_every_group_was_measured_and_drawn() -> None:
@@ -40,3 +44,13 @@ def test_what_was_measured_has_a_setting_and_a_seed() -> None:
         assert found["seed"] == 0, name
         assert found["setting"]["rounds"] >= len(found["evaluator"]["versions"]) - 1, name
         assert found["cpu_s"] > 0, name
+
+
+def test_each_algorithm_was_measured_with_each_seed() -> None:
+    from scripts.recipe_curves.algorithms import SCENES, SEEDS
+
+    assert {key: (found["what"], [*found["methods"]]) for key, found in compared().items()} == {
+        key: (scene.what, [scene.names, *scene.methods]) for key, scene in SCENES.items()
+    }
+    lines = [line for found in compared().values() for line in found["methods"].values()]
+    assert all(len(line["accuracy"]) == len(SEEDS) == len(set(line["accuracy"])) for line in lines)
