@@ -72,6 +72,7 @@ def test_a_resumed_run_goes_on_with_the_devices_that_train_and_verify_finds_noth
         {"aggregation": {"rule": "median", "weighting": "equal"}},
         {"aggregation": {"server_optimizer": "fedadam", "server_learning_rate": 0.05}},
         {"task": {"codec": FLOAT16.name}},
+        {"task": {"codec": "top-tenth@1"}},
         {"schedule": {"learning_rate": {"shape": "linear"}}},
         {"aggregation": {"partial": "examples_seen"}},
     ],
