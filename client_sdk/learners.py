@@ -27,15 +27,16 @@ from importlib import import_module
 from importlib.metadata import EntryPoint
 from typing import Any, Protocol, runtime_checkable
 
-from client_sdk import codecs, strategies
+from client_sdk import codecs
 from client_sdk.data import count, held_out_part, training_part
+from client_sdk.device import strategies
+from client_sdk.device.strategies import DeviceStrategy, Local
 from client_sdk.extensions import extensions
 from client_sdk.imports import Shadowed, check
 from client_sdk.isolation import generator, private, reads_only, seeded
 from client_sdk.metrics import pooled, undefined
 from client_sdk.protocol.devices import Assignment, Score, Task
 from client_sdk.protocol.names import LEARNER_PATTERN, did_you_mean
-from client_sdk.strategies import DeviceStrategy, Local
 from client_sdk.tensors import FLOATING, Layout, Manifest, Roles, TensorError, Tensors
 from client_sdk.tensors.manifest import as_roles, digest_of, is_shared, of_model
 from client_sdk.update import Update
@@ -86,7 +87,7 @@ class StrategyTrainer(Trainer, Protocol):
         device: str,
         deadline: Callable[[], float],
     ) -> Local:
-        """Train by this half, from what the device keeps: see ``train``, and ``client_sdk.strategies.train_by``."""
+        """Train by this half, from what the device keeps: see ``train``, and ``strategies.train_by``."""
 
 
 class Catalogue:

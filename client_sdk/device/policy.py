@@ -8,12 +8,12 @@ from __future__ import annotations
 from math import ceil
 
 from client_sdk import codecs
+from client_sdk.device.strategies import lacks_half
 from client_sdk.protocol.devices import Assignment, CheckIn, Policy, Task
 from client_sdk.protocol.secure import SECURE_VERSION, SecureTask
 from client_sdk.secagg.consent import SecurePolicy, plain_refusal, require_terms
 from client_sdk.secagg.errors import BadParameters, Refusal
 from client_sdk.secagg.header import Terms, terms_of
-from client_sdk.strategies import lacks_half
 
 
 def refusal(assignment: Assignment, offer: CheckIn) -> str | None:

@@ -49,6 +49,7 @@ from client_sdk.device.record import Record, Storage
 from client_sdk.device.requests import Pacing
 from client_sdk.device.session import participate
 from client_sdk.device.states import MOST_BYTES, Kept, key_of
+from client_sdk.device.strategies import Local, StrategyError, half_of
 from client_sdk.extensions import installed_version
 from client_sdk.http.authority import LIST_LIMIT, Who
 from client_sdk.http.driver import REPEAT_NOTICE_S, DeviceDriver
@@ -61,7 +62,6 @@ from client_sdk.protocol.devices import Assignment, CheckIn, DeviceFacts, Policy
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError, parse_problem, problem
 from client_sdk.secagg.memory import Memory
-from client_sdk.strategies import Local, StrategyError, half_of
 from client_sdk.tensors import Manifest, Tensors, from_bytes
 from client_sdk.tensors.manifest import of_model
 from client_sdk.update import Seconds, Update, body_of, report_of

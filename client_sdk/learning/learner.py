@@ -287,7 +287,7 @@ class Learner:
         update's delta is w - w_global in float32, for the tensors that the plan averages; its examples are all those
         of ``data``, its work says how many were used. ``loop`` is called as ``local_sgd`` is: a group of processes
         supplies another. ``offset``: what is added to each gradient before it is clipped, by the names of parameters,
-        for a strategy such as SCAFFOLD (``client_sdk.strategies``).
+        for a strategy such as SCAFFOLD (``client_sdk.device.strategies``).
 
         Raises the errors of ``client_sdk.learning.errors``; OutOfTime when not one step fits.
         """

@@ -90,7 +90,7 @@ class Score(Message):
 
 
 class TaskStrategy(BaseModel):
-    """Which half of a strategy a device runs (``client_sdk.strategies``): the coordinator puts it into the task of a
+    """Which half of a strategy a device runs (``device.strategies``): the coordinator puts it into the task of a
     plan with a section ``[strategy]`` that has one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

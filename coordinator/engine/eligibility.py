@@ -6,10 +6,10 @@ import json
 from functools import lru_cache
 
 from client_sdk.device.policy import terms_refusal
+from client_sdk.device.strategies import keeps_of, lacks_half
 from client_sdk.protocol.devices import CheckIn, Policy, Task
 from client_sdk.protocol.secure import SECURE_VERSION
 from client_sdk.secagg.header import Terms
-from client_sdk.strategies import keeps_of, lacks_half
 from coordinator.engine.plan import Plan
 
 

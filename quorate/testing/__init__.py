@@ -49,6 +49,7 @@ __all__ = [
     "CodecContract",
     "ColumnRuleContract",
     "DataContract",
+    "DeviceStrategyContract",
     "EnrolmentProofContract",
     "LearnerContract",
     "MetricContract",

@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from client_sdk.device.strategies import DeviceStrategy, Learn, Local, train_by
 from client_sdk.protocol.devices import Task, TaskStrategy, Work
 from client_sdk.protocol.wire import canonical
-from client_sdk.strategies import DeviceStrategy, Learn, Local, train_by
 from client_sdk.tensors import Manifest, Tensors, TensorSpec, from_bytes, to_bytes
 from client_sdk.tensors.manifest import shared_name
 from client_sdk.update import Update

@@ -18,10 +18,10 @@ from client_sdk import codecs
 from client_sdk.codecs.port import require_encodable
 from client_sdk.device.durable_folder import DurableFolder
 from client_sdk.device.states import Candidate, Kept, StateFolder, encoded, key_of
+from client_sdk.device.strategies import Keeps, Learn, Local, StrategyError, train_by
 from client_sdk.learners import LearnerError, evaluate, train, wants_rng
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError, NoExamples, OutOfTime
 from client_sdk.protocol.devices import Score, Task, UpdateReport
-from client_sdk.strategies import Keeps, Learn, Local, StrategyError, train_by
 from client_sdk.tensors import Float32, Layout, ManifestMismatch, TensorError, Tensors, pieces
 from client_sdk.tensors.floats import joined
 from client_sdk.tensors.manifest import of_model

@@ -16,12 +16,12 @@ import httpx2
 
 from client_sdk.chance import labelled, sha256_word, unit
 from client_sdk.data import Examples
+from client_sdk.device.strategies import DeviceStrategy, Local
 from client_sdk.http.client import Notice
 from client_sdk.learners import Catalogue, LearnerTrainer
 from client_sdk.protocol.devices import Assignment
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.secure import Stage
-from client_sdk.strategies import DeviceStrategy, Local
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
 

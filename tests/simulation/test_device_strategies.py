@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from client_sdk.device.strategies import DeviceStrategy, Learn, Local, Shared
 from client_sdk.protocol.devices import Score, Task, Work
-from client_sdk.strategies import DeviceStrategy, Learn, Local, Shared
 from client_sdk.tensors import Manifest, Tensors, named
 from client_sdk.tensors.manifest import is_shared
 from client_sdk.update import Update

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from client_sdk import strategies as local
 from client_sdk.codecs import get as get_codec
+from client_sdk.device import strategies as local
 from client_sdk.metrics import Tally
 from client_sdk.protocol.devices import Task
 from client_sdk.tensors import Float32
@@ -177,7 +177,7 @@ class QFFL(Strategy):
         return usual.combine(parent, _Scaled(sources, steepness * powers, 1 / total), tensors, small, settings, seed)
 
 
-# ------------------------------------------------------------ of which devices run a half, in ``client_sdk.strategies``
+# ------------------------------------------------------------ those of which devices run a half
 
 
 class Scaffold(Strategy):

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import Field, ValidationError
 
+from client_sdk.device.strategies import BUILT_IN, DeviceStrategy
 from client_sdk.protocol.devices import Task, TaskStrategy
-from client_sdk.strategies import BUILT_IN, DeviceStrategy
 from coordinator.engine.aggregation.combining import MEMORY, Blocks, Combine, Combined, Needs, Sources, Updates
 from coordinator.engine.aggregation.parameters import ExtensionError, Parameter, Settings
 from coordinator.engine.named_tensors import Small

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from client_sdk.device.strategies import BUILT_IN
 from client_sdk.protocol.devices import Task
-from client_sdk.strategies import BUILT_IN
 from coordinator.engine.aggregation.combining import Combined, Sources, Updates, flat
 from coordinator.engine.aggregation.parameters import ExtensionError, Parameter
 from coordinator.engine.aggregation.registry import Installed, Registry

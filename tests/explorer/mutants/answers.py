@@ -28,8 +28,8 @@ def _offered_size_wrong() -> Patches:
     """An assignment names fewer bytes than the checkpoint has."""
     checkpoint = DeviceRequests._checkpoint
 
-    def shorter(self: DeviceRequests, state: RunState) -> Any:
-        found = checkpoint(self, state)
+    def shorter(self: DeviceRequests, state: RunState, *version: int) -> Any:
+        found = checkpoint(self, state, *version)
         return found.model_copy(update={"bytes": found.bytes - 8})
 
     return [(DeviceRequests, "_checkpoint", shorter)]

@@ -52,7 +52,7 @@ def _assignment_in_any_phase() -> Patches:
             round=claim.round,
             attempt=claim.attempt,
             device=device,
-            checkpoint=self._checkpoint(log.state),
+            checkpoint=self._checkpoint(log.state, log.state.version),
             plan_digest=log.row.plan_digest,
             task=log.state.plan.task,
             report_within_s=max(0.0, (log.state.deadline or 0.0) - self._core.clock.now()),

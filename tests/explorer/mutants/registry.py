@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import patch
 
+from tests.explorer.plans import KEEPS
 from tests.explorer.search import Product
 from tests.explorer.shape import Shape, made_secure
 
@@ -76,6 +77,8 @@ class BuggyProduct(Product):
         if more.pop("secure", False):
             shape = made_secure(shape)
         plan = {**shape.plan, **more.pop("plan", {})}
+        if plan.get("strategy") == KEEPS and plan.get("datacenter"):  # a datacenter has no half of it
+            del plan["strategy"]
         rates = more.pop("rates", shape.rates or {focus[0]: 0.0})
         return replace(shape, focus=focus, rates=rates, plan=plan, **more)
 
