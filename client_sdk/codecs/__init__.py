@@ -20,6 +20,7 @@ from client_sdk.codecs.port import BLOCK, FLOAT16, FLOAT32, Codec, Identity, Lin
 from client_sdk.codecs.stochastic8 import STOCHASTIC8
 from client_sdk.codecs.top import TOP
 from client_sdk.extensions import CannotLoad, extensions, provided_now
+from client_sdk.protocol.names import did_you_mean
 from client_sdk.tensors.floats import Float32
 from client_sdk.tensors.manifest import Array, Manifest, ManifestMismatch, TensorError, Tensors, shown
 from client_sdk.tensors.safetensors_file import Source, TensorHeader
@@ -58,6 +59,8 @@ __all__ = [
 ]  # fmt: skip
 
 GROUP = "quorate.codecs"
+_LISTED, _LONGEST = 12, 60
+"""How many names an error lists, and how many letters of a name are looked at for a similar one."""
 
 _ADDED: tuple[LinearCodec, ...] = (FLOAT32, ROTATED, *SAMPLED)
 _LINEAR = {codec.name: codec for codec in _ADDED}
@@ -76,7 +79,7 @@ _CODECS = {codec.name: codec for codec in _BUILT_IN}
 
 
 class UnknownCodec(TensorError):
-    """No codec of this name and version is installed; the text lists those that are built in."""
+    """No codec of this name and version is installed; the text lists some of those that are built in."""
 
 
 def names() -> tuple[str, ...]:
@@ -93,7 +96,10 @@ def get(name: str) -> Codec:
         return cast("Codec", here.made)
     if ":" in name:
         return _of_package(name)
-    raise UnknownCodec(f"there is no codec {shown(name)}; there are {', '.join(_CODECS)}")
+    near = did_you_mean(name[:_LONGEST], _CODECS)
+    begin = f"{near} There are" if near else "; there are"
+    more = f" and {len(_CODECS) - _LISTED} more, see docs/rounds.md"
+    raise UnknownCodec(f"there is no codec {shown(name)}{begin} {', '.join(names()[:_LISTED])}{more}")
 
 
 def beside(name: str, statistics: Collection[str]) -> Codec:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from client_sdk.device.storage import FileStorage
+from client_sdk.device.strategies import BUILT_IN
 from client_sdk.protocol.devices import Policy, SecureBounds, Task
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
@@ -128,10 +129,8 @@ def test_of_size_metrics_and_times_no_byte_leaves_a_device_of_secure_rounds_only
         else:
             assert not request.content or request.method == "PUT"
     rules = set(Policy.model_fields) | set(SecureBounds.model_fields)
-    assert (
-        fields.pop("checkins") - rules
-        == {"examples", "learners", LEARNER, "policy", "secure", "process", "facts", "sdk", "hold_s"} - rules
-    )
+    said = {"examples", "learners", LEARNER, "strategies", *BUILT_IN, "policy", "secure", "process", "facts", "sdk"}
+    assert fields.pop("checkins") - rules == (said | {"hold_s"}) - rules
     assert fields == {
         "devices": {"certificate", "examples", "label"},
         "started": {"attempt"},
