@@ -41,6 +41,14 @@ def logistic() -> Learner:
     )
 
 
+def perceptron() -> Learner:
+    return Learner(
+        model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10)),
+        loss=nn.functional.cross_entropy,
+        metrics={"accuracy": accuracy},
+    )
+
+
 class Liars:
     """Trains; every fifth client sends four times the reverse of its update."""
 
@@ -74,6 +82,8 @@ class Scene:
     score_clients: int = 0
     names: str = "FedAvg"
     """Of the baseline."""
+    own: bool = False
+    """Whether the accuracy is that of clients' own models, on their own examples."""
 
 
 def _rule(name: str, **parameters: float) -> dict[str, Any]:
@@ -90,6 +100,13 @@ def _chosen(name: str) -> dict[str, Any]:
 
 def _strategy(name: str, **parameters: float) -> dict[str, Any]:
     return {"strategy": {"name": name, "parameters": parameters}}
+
+
+def _codec(name: str) -> dict[str, Any]:
+    return {"task": {"codec": name}}
+
+
+_LAST_LAYER = {"task": {"averaged": ["!3.*"]}}
 
 
 def _split(number: int, by: Any, **more: Any) -> Callable[[int], Clients]:
@@ -136,6 +153,33 @@ SCENES: dict[str, Scene] = {
         score_clients=100,
         names="FedAvg, equal weights",
     ),
+    "drift": Scene(
+        "30 clients of some digits, each in every third round or so",
+        _split(30, "dirichlet", alpha=0.1),
+        {"aggregation": {"weighting": "equal"}},
+        {
+            "`scaffold`": _strategy("scaffold", population=30),
+            "`feddyn`, mu = 0.1": _strategy("feddyn", population=30) | {"task": {"mu": 0.1}},
+            "`top-hundredth@1`": _codec("top-hundredth@1"),
+            "`top-hundredth@1`, `error-feedback`": _codec("top-hundredth@1") | _strategy("error-feedback"),
+            "`sign@1`": _codec("sign@1"),
+            "`sign@1`, `error-feedback`": _codec("sign@1") | _strategy("error-feedback"),
+        },
+        names="FedAvg, equal weights",
+    ),
+    "personal": Scene(
+        "20 clients of two digits each, a perceptron of 64 units, scored on what each holds out",
+        _split(20, "labels", labels_per_client=2, held_out=0.2),
+        {"task": {"epochs": 1}},
+        {
+            "`ditto`, lambda = 0.5": _strategy("ditto", **{"lambda": 0.5}),
+            "`fedper`, the last layer": _strategy("fedper") | _LAST_LAYER,
+            "`fedrep`, the last layer": _strategy("fedrep") | _LAST_LAYER,
+        },
+        learner=perceptron,
+        score_clients=20,
+        own=True,
+    ),
     "liars": Scene(
         "1,000 clients with labels alike, every fifth sends -4 times its update; 20 in a round",
         _split(1000, "iid"),
@@ -170,7 +214,7 @@ def measured(key: str) -> dict[str, Any]:
         began, runs = time.process_time(), [play(scene, changes, seed) for seed in SEEDS]
         sent = sum(row.bytes for run in runs for row in run.rounds)
         found[name] = {
-            "accuracy": [_end(run, "evaluator") for run in runs],
+            "accuracy": [_end(run, "clients" if scene.own else "evaluator") for run in runs],
             "kilobytes": round(sent / sum(row.counted for run in runs for row in run.rounds) / 1e3, 1),
             "cpu_s": round(time.process_time() - began, 1),
         }

@@ -97,14 +97,15 @@ show the order of the methods, not their final accuracy. The first plateau is a 
 SHAKESPEARE_PUBLISHED = """Published (McMahan et al. 2017, table 2, LSTM, C = 0.1), rounds to 54 %, for which
 nothing here was run long enough:"""
 
-COMPARED = """Logistic regression, 10 clients in a round unless stated otherwise, E = 5, B = 10, learning rate 0.03, 20
-rounds; the mean of the last five. Each line is three runs, with seeds 0, 1 and 2 for clients, weights and draws, with
-the 95 % interval of the mean by Student's t (2 degrees of freedom, so it is wide). *Against the baseline* is the mean
-difference between runs of one seed: where its interval has 0 in it, these runs show no difference. The rates of
-`lars`, `lamb`, `radam` and `q-ffl` are the best of two to six that were tried with seed 0; the baselines keep rate 1,
-which favours the others. `q-ffl` was also tried with two digits a client and E = 5, where it stayed at 49 % and 59 %
-(q = 1, rate 50; q = 0.1, rate 5), the baseline at 79 %. No published figure is for one of these settings: the papers
-use other models, splits or data. Figures: [recipes-algorithms.json](recipes-algorithms.json)."""
+COMPARED = """Logistic regression, 10 clients in a round unless stated otherwise, E = 5, B = 10, learning rate 0.03,
+20 rounds; the mean of the last five. Each line is three runs, with seeds 0, 1 and 2 for clients, weights and draws,
+with the 95 % interval of the mean by Student's t (2 degrees of freedom, so it is wide). *Against the baseline* is
+the mean difference between runs of one seed: where its interval has 0 in it, these runs show no difference. The
+rates of `lars`, `lamb`, `radam` and `q-ffl` are the best of two to six that were tried with seed 0; the baselines
+keep rate 1, which favours the others. `q-ffl` was also tried with two digits a client and E = 5, where it stayed at
+49 % and 59 % (q = 1, rate 50; q = 0.1, rate 5), the baseline at 79 %. The others were not tuned. No published
+figure is for one of these settings: the papers use other models, splits or data. Figures:
+[recipes-algorithms.json](recipes-algorithms.json)."""
 
 
 MANY = 20
