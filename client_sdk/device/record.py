@@ -80,6 +80,8 @@ class Record(Message):
     """The reason why the device withdraws from this round, as long as the withdrawal has no answer."""
     farewell: Complaint | SecureRefusal | None = None
     """What the device tells when it leaves the present attempt of a secure round, as long as that has no answer."""
+    states_left_out: int = 0
+    """See ``DeviceFacts.states_left_out``; a crash may cost one."""
 
 
 class Joined(Message):

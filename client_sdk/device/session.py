@@ -133,7 +133,10 @@ class _Session(SecureParts):
 
     def _check_in(self) -> Send:
         self._offered = self.offer()
-        return Send(method="POST", route=Route.CHECK_IN, answers=(Assignment, Wait), message=shown(self._offered))
+        said = shown(self._offered)
+        if count := self.record.states_left_out:
+            said = said.changed(facts=said.facts.changed(states_left_out=count))
+        return Send(method="POST", route=Route.CHECK_IN, answers=(Assignment, Wait), message=said)
 
     # ------------------------------------------------------------ one round; returns why to rest, None to go on at once
 
@@ -217,6 +220,8 @@ class _Session(SecureParts):
         if not isinstance(outcome, Outcome) or outcome.result == "unknown":
             why = f"It is not known whether the update of round {before.round} counted: its state is left out."
             yield Settle(key=key, keep=False, why=why)
+            if assignment.secure is None:
+                yield from self.save(states_left_out=self.record.states_left_out + 1)
         else:
             yield Settle(key=key, keep=belongs(outcome, before, masked=assignment.secure is not None))
         return None

@@ -243,6 +243,9 @@ class DeviceFacts(Message):
 
     sdk: str = Field(default="", max_length=64)
     """The version of its SDK."""
+    states_left_out: int = Field(default=0, ge=0, exclude_if=lambda said: not said)
+    """How often nobody knew what became of a plain round's update, so that the device left out the state that belongs
+    to it, and went on from the older one. Not sent if 0."""
 
 
 class CheckIn(Message):

@@ -155,6 +155,9 @@ def devices(
         found,
         as_json=as_json,
     )
+    lost = [count for row in found if isinstance(count := row.facts.get("states_left_out"), int)]
+    if lost and not as_json:
+        say(f"{len(lost)} of these devices left out {sum(lost)} states of a strategy.")
 
 
 def events(

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk.device.actions import Reply, Save, Settle, Train, Trained
+from client_sdk.device.actions import Reply, Save, Send, Settle, Train, Trained
 from client_sdk.device.durable_folder import DurableFolder
 from client_sdk.device.record import Storage
 from client_sdk.device.states import Candidate, MemoryStates, StateFolder, States, key_of
 from client_sdk.device.storage import FileStorage, MemoryStorage
-from client_sdk.protocol.devices import Policy, Task, TaskStrategy
+from client_sdk.protocol.devices import CheckIn, Policy, Task, TaskStrategy
 from client_sdk.protocol.problems import problem
 from tests.client_sdk.device.scripted import LEARNER, Crash, Driver, ScriptedCoordinator, offer
 from tests.client_sdk.device.sessions import run
@@ -175,6 +175,18 @@ def test_an_outcome_that_nobody_knows_leaves_the_older_state_and_is_said() -> No
     assert driver.began == {1: None, 2: None}
     said = [one.why for one in driver.performed if isinstance(one, Settle)]
     assert said == ["It is not known whether the update of round 1 counted: its state is left out."]
+
+
+def test_it_tells_how_often_its_state_was_left_out() -> None:
+    driver = keeping(3)
+    unknown = problem("unknown-round", "There is no such round.")
+    driver.coordinator.interfere = lambda method, path: unknown if path.endswith("/outcome") else None
+    run(driver, 3, offer=HAS)
+    said = [one.message for one in driver.performed if isinstance(one, Send) and isinstance(one.message, CheckIn)]
+    assert [one.facts.model_dump(exclude_defaults=True) for one in said] == [{}, {}, {"states_left_out": 1}]
+    record = driver.storage.load()
+    assert record is not None
+    assert record.states_left_out == 2
 
 
 def test_a_strategy_may_keep_what_it_has_trained_whatever_becomes_of_it() -> None:

@@ -37,7 +37,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "process": "",
         "facts": DeviceFacts(),
     },
-    "DeviceFacts": {"sdk": ""},
+    "DeviceFacts": {"sdk": "", "states_left_out": 0},
     "Registration": {"examples": 0, "label": ""},
     "Registered": {"authority_inside": False},
     "Noted": {"ok": True},
