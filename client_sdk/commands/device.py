@@ -121,8 +121,9 @@ def serve_flower(joining: Joining, app_dir: Path, node_config: Sequence[str], as
     from client_sdk.flower.app_process import AppProcess
     from client_sdk.flower.http_port import HttpFlowerPort
     from client_sdk.flower.journal import NodeJournal
-    from client_sdk.flower.serving import FlowerDevice
+    from client_sdk.flower.serving import SECURE_ONLY, FlowerDevice
     from client_sdk.http.transport import Interrupted
+    from client_sdk.secagg.consent import plain_refusal
 
     folder = read_app(app_dir)
     app = folder.app
@@ -140,6 +141,12 @@ def serve_flower(joining: Joining, app_dir: Path, node_config: Sequence[str], as
         stopped_by_signals() as stop,
         AppProcess(app_dir.resolve(), folder.clientapp, stopped=stop.is_set) as process,
     ):
+
+        def withheld() -> str:
+            return SECURE_ONLY if joining.secure_only else plain_refusal(storage.load_secure().plain, app.name) or ""
+
+        if refused := withheld():
+            note(f"{refused} It serves no run until then: quorate device allow-plain {app.name}.")
         token = joining.enrolment_token(storage)
         place = joining.folder.expanduser() / "flower"
         with HttpFlowerPort(
@@ -165,7 +172,7 @@ def serve_flower(joining: Joining, app_dir: Path, node_config: Sequence[str], as
                     process,
                     journal,
                     node_config=config,
-                    secure_only=joining.secure_only,
+                    withheld=withheld,
                     stop=stop,
                     on_notice=show,
                 )
@@ -235,12 +242,15 @@ def history(folder: Folder = DEFAULT_FOLDER, as_json: Json = False) -> None:
 
 @app.command(
     "allow-plain",
-    help="Let this device take plain plans for a learner again. Once it has joined a secure round of a learner, it "
-    "refuses them: an operator could otherwise ask for the same work without masks.",
+    help="Let this device's data go in clear for a learner, or a Flower app. Once it has joined a secure round, it "
+    "takes no plain plan and serves no Flower app: an operator could otherwise ask for the same data without masks.",
     epilog="Example: quorate device allow-plain clinic:risk --folder quorate-device",
 )
 def allow_plain(
-    learner: Annotated[str, typer.Argument(metavar="PACKAGE:NAME", help="The learner, as plans name it.")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="The learner, package:name as plans name it, or the app, publisher/name."),
+    ],
     folder: Folder = DEFAULT_FOLDER,
     as_json: Json = False,
 ) -> None:
@@ -248,15 +258,13 @@ def allow_plain(
     from client_sdk.device.storage import FileStorage
 
     with FileStorage(folder) as storage:
-        memory = storage.load_secure()
-        if learner not in memory.learners:
-            joined = ", ".join(sorted(memory.learners)) or "none"
-            fail(f"This device has joined no secure round of {learner}; it has of: {joined}.")
-        storage.keep(lambda newest: newest.plain_again(learner))
+        if storage.load_secure().plain is None:
+            fail("This device has joined no secure round, so its data may go in clear.")
+        storage.keep(lambda newest: newest.plain_again(name))
     if as_json:
-        say_json({"kind": "plain-allowed", "learner": learner})
+        say_json({"kind": "plain-allowed", "name": name})
     else:
-        say(f"This device takes plain plans for {learner} again, until it joins another secure round of it.")
+        say(f"This device's data may go in clear for {name} again, until it joins a secure round of it.")
 
 
 def _row(entry: Joined) -> list[Any]:

@@ -88,7 +88,7 @@ def terms_refusal(terms: Terms, policy: Policy) -> str | None:
 def _plain_refused(task: Task, policy: Policy) -> str | None:
     if policy.secure_only:
         return "This device's owner allows rounds with secure aggregation only, and this round has none."
-    return plain_refusal(frozenset(policy.secure_learners), task.learner)
+    return plain_refusal(policy.plain, task.learner)
 
 
 def shown(offer: CheckIn) -> CheckIn:

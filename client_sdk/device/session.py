@@ -89,8 +89,8 @@ def participate(
     """A device's session with one coordinator, from its saved ``record`` (None: a new device).
 
     ``coordinator``: its URL. A record of another one registers there, with the certificate that it has. ``offer`` is
-    asked before each check-in: what this device has, what its owner allows, and of which learners it has joined secure
-    rounds (``Policy.secure_learners``): plain work of these is refused. ``enrolment_token``: needed until there is a
+    asked before each check-in: what this device has, what its owner allows, and for which learners its data may go in
+    clear after its first secure round (``Policy.plain``). ``enrolment_token``: needed until there is a
     certificate, and when one has expired. ``signer`` holds the key where the record does not. ``entropy``: where the
     device's keys and its secrets in secure rounds come from; ``primitives``: what a simulation replaces of these.
     ``rounds``: it ends after so many (None: never); a round counts once it has ended for this device, however it ended.

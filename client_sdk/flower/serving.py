@@ -43,6 +43,13 @@ REST_S = (1.0, 3.0)
 SPARE_S = 1.0
 """Before a message's time is over the ClientApp is stopped, so that the error still arrives; at most 5 % of it."""
 SECURE_ONLY = "This device takes part only where updates are added under masks, and Flower runs are plain."
+
+
+def no_reason() -> str:
+    """The default of ``withheld``: the data may go in clear."""
+    return ""
+
+
 GONE = frozenset({"unknown-run"})
 """Refusals that say that the run is over: its journal is deleted."""
 
@@ -81,8 +88,9 @@ class FlowerDevice:
     """Serves the runs of one app.
 
     ``port`` reaches the coordinator; ``app`` says what the device has; ``process`` runs its ClientApp; ``journal`` is
-    this node's. ``node_config``: what ``Context.node_config`` has. ``stop`` ends ``serve`` within a second.
-    ``on_notice`` is called from the thread that serves.
+    this node's. ``withheld`` says why the data may not go in clear, as they do in all runs of Flower; empty: they may.
+    It is asked before each message. ``node_config``: what ``Context.node_config`` has. ``stop`` ends ``serve`` within a
+    second. ``on_notice`` is called from the thread that serves.
     """
 
     def __init__(
@@ -93,7 +101,7 @@ class FlowerDevice:
         journal: NodeJournal,
         *,
         node_config: Mapping[str, ConfigValue] | None = None,
-        secure_only: bool = False,
+        withheld: Callable[[], str] = no_reason,
         hold_s: float = 25.0,
         presence: bool = True,
         stop: Event | None = None,
@@ -103,7 +111,8 @@ class FlowerDevice:
         self._process = process
         self._journal = journal
         self._node_config = dict(node_config or {})
-        self._poll = FlowerPoll(apps=(app,), secure_only=secure_only, hold_s=hold_s)
+        self._withheld = withheld
+        self._poll = FlowerPoll(apps=(app,), hold_s=hold_s)
         self._presence = presence
         self._stop = stop if stop is not None else Event()
         self._on_notice = on_notice
@@ -117,7 +126,7 @@ class FlowerDevice:
         """
         answered = 0
         try:
-            for answer in self._journal.unsent():
+            for answer in () if self._withheld() else self._journal.unsent():
                 self._notify("sent-again", "Sends its last reply again.", answer.header.run)
                 self._send(answer)
             while not self._stop.is_set() and (messages is None or answered < messages):
@@ -140,8 +149,8 @@ class FlowerDevice:
         """Answer one message: with what the journal has, or by letting the ClientApp work. Whether the coordinator has
         the answer now."""
         received = time.monotonic()
-        if self._poll.secure_only:
-            return self._send_error(task, error(ErrorCode.MESSAGE_UNAVAILABLE, SECURE_ONLY))
+        if withheld := self._withheld():
+            return self._send_error(task, error(ErrorCode.MESSAGE_UNAVAILABLE, withheld))
         if task.app not in self._poll.apps:
             reason = f"This device has not got {task.app.name} {task.app.version} ({task.app.digest[:12]})."
             return self._send_error(task, error(ErrorCode.LOAD_CLIENT_APP_EXCEPTION, reason))
@@ -186,9 +195,10 @@ class FlowerDevice:
     def _asking(self, busy: FlowerTask | None = None) -> FlowerPoll:
         """A poll that says what this device has, and ``busy`` with what it is."""
         runs = {key.run: key.number for key in self._journal.runs}
+        said = self._poll.changed(secure_only=True) if self._withheld() else self._poll
         if busy is None:
-            return self._poll.changed(runs=runs) if runs else self._poll
-        return self._poll.changed(runs={**runs, busy.run: busy.number}, busy=busy.message, hold_s=0.0)
+            return said.changed(runs=runs) if runs else said
+        return said.changed(runs={**runs, busy.run: busy.number}, busy=busy.message, hold_s=0.0)
 
     def _work(self, task: FlowerTask, key: RunKey, content: str) -> AppWork:
         state = self._journal.state(key)

@@ -286,10 +286,11 @@ class Client(DeviceDriver):
         return self._storage.keep(lambda newest: newest.swept(self._now()))
 
     def _offer(self) -> CheckIn:
-        policy, joined = self._policy, self._remembered().learners & set(self._trainer.learners)
-        if joined:
-            both = sorted(joined | set(policy.secure_learners))
-            policy = policy.model_copy(update={"secure_learners": tuple(both)})
+        policy, plain = self._policy, self._remembered().plain
+        if plain is not None:
+            here = plain & set(self._trainer.learners)
+            both = here if policy.plain is None else here & set(policy.plain)
+            policy = policy.model_copy(update={"plain": tuple(sorted(both))})
         return CheckIn(
             examples=self._trainer.examples,
             learners=self._trainer.learners,

@@ -218,9 +218,9 @@ class Policy(Message):
     """Refuse tasks with more epochs. None: no bound."""
     secure: SecureBounds | None = None
     """Bounds on secure rounds. None, which is not sent: the defaults of ``SecureBounds``."""
-    secure_learners: tuple[LearnerName, ...] = ()
-    """Learners for which this device has joined a secure round: it refuses their plans without secure aggregation. Not
-    sent if empty."""
+    plain: tuple[LearnerName, ...] | None = None
+    """Learners whose plans without secure aggregation it accepts, after its first secure round. None, which is not
+    sent: all, since it has joined none."""
     max_state_bytes: int | None = Field(default=None, ge=0)
     """The most that this device keeps from round to round for the strategy of one run; 0: nothing, and it takes part in
     no such run. None, which is not sent: 1 GiB."""
@@ -230,8 +230,8 @@ class Policy(Message):
         fields: dict[str, Any] = serialized(self)
         if self.secure is None:
             fields.pop("secure", None)
-        if not self.secure_learners:
-            fields.pop("secure_learners", None)
+        if self.plain is None:
+            fields.pop("plain", None)
         if self.max_state_bytes is None:
             fields.pop("max_state_bytes", None)
         return fields

@@ -11,6 +11,7 @@ No plan and no field of a message can weaken these checks. There are four, each 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from client_sdk.credentials.certificate import RevocationList
@@ -185,9 +186,9 @@ def require_time(header: AttemptHeader, at: float) -> None:
         )
 
 
-def plain_refusal(learners: frozenset[str], learner: str) -> str | None:
-    """The reason why this device accepts no plan without secure rounds for ``learner``, where ``learners`` have taken
-    part in secure rounds; None where it accepts one."""
-    if learner in learners:
-        return f"This device has joined secure rounds of {learner}; its owner alone can let it take a plain plan again."
-    return None
+def plain_refusal(plain: Collection[str] | None, name: str) -> str | None:
+    """The reason why this device's data go in clear for no run of this learner or Flower app; None where they may.
+    ``plain``: ``Memory.plain``."""
+    if plain is None or name in plain:
+        return None
+    return f"This device has joined secure rounds; its owner alone can let its data go in clear for {name}."

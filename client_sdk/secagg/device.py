@@ -244,12 +244,8 @@ class _Attempt:
                 certificate=self.me.certificate,
                 revocations=listed.encoded,
             )
-            return replace(
-                newest.begun(header, tensors, self.at),
-                live={**newest.live, tensors: live},
-                revocations=header.revocations,
-                learners=newest.learners | {self.expected.learner},
-            )
+            begun = newest.begun(header, tensors, self.at).masked_for(self.expected.learner)
+            return replace(begun, live={**newest.live, tensors: live}, revocations=header.revocations)
 
         return (yield from self._keep(opened)).live[tensors]
 

@@ -157,7 +157,7 @@ class Live:
 
 
 KIND = 64
-FORMAT = 3
+FORMAT = 4
 ORDER_BYTES = 12
 """Round (8 bytes) and attempt (4 bytes)."""
 
@@ -188,9 +188,9 @@ class Memory:
     one is a replay."""
     live: Mapping[bytes, Live] = field(default_factory=dict)
     """By checkpoint: at most one attempt on each."""
-    learners: frozenset[str] = frozenset()
-    """Learners for which the device agreed to a secure round: it refuses plain plans for them until the owner allows
-    them."""
+    plain: frozenset[str] | None = None
+    """The learners and Flower apps for which the owner lets the data go in clear. None: for all, since this device has
+    agreed to no secure round yet. The first one makes it empty, for all learners and apps: the data are the same."""
 
     def require_seen(self, tensors: bytes, seen: Live | None) -> None:
         """Raise Superseded where the stored attempt on this checkpoint is another than ``seen``, or at another step."""
@@ -248,9 +248,14 @@ class Memory:
             return self
         return replace(self, live=left, advertisements={**self.advertisements, **ahead})
 
-    def plain_again(self, learner: str) -> Memory:
-        """A copy that allows plain plans for ``learner`` again. Only the owner may ask for it."""
-        return replace(self, learners=self.learners - {learner})
+    def masked_for(self, learner: str) -> Memory:
+        """A copy in which this device has agreed to a secure round of ``learner``: what the owner said of it before
+        counts no more."""
+        return replace(self, plain=(self.plain or frozenset()) - {learner})
+
+    def plain_again(self, name: str) -> Memory:
+        """A copy by which data may go in clear for this learner or Flower app. Only the owner may ask for it."""
+        return self if self.plain is None else replace(self, plain=self.plain | {name})
 
     @property
     def marks(self) -> Memory:
@@ -261,9 +266,9 @@ class Memory:
     def encoded(self) -> bytes:
         """The bytes to store. They hold secrets of live attempts: protect them like the device's key."""
         out = WireWriter(KIND).number(FORMAT, 2).number(self.revocations, 8)
-        out.number(len(self.learners), 4)
-        for learner in sorted(self.learners):
-            out.text(learner)
+        out.number(int(self.plain is not None), 1).number(len(self.plain or ()), 4)
+        for name in sorted(self.plain or ()):
+            out.text(name)
         out.number(len(self.spent), 4)
         for digest in sorted(self.spent):
             out.fixed(digest, DIGEST_BYTES)
@@ -286,7 +291,10 @@ class Memory:
         if read.number(2) != FORMAT:
             read.refuse("it is of another version of this package")
         revocations = read.number(8)
-        learners = frozenset(read.text() for _ in range(read.count(4, 2)))
+        joined = read.number(1)
+        plain = frozenset(read.text() for _ in range(read.count(4, 2)))
+        if joined > 1 or (plain and not joined):
+            read.refuse("it does not say whether data may go in clear")
         spent = frozenset(read.fixed(DIGEST_BYTES) for _ in range(read.count(4, DIGEST_BYTES)))
         made = {
             read.fixed(DIGEST_BYTES): Advertisements(count=read.number(4), last_at=read.float())
@@ -298,7 +306,14 @@ class Memory:
         }
         live = {read.fixed(DIGEST_BYTES): Live.read(read) for _ in range(read.count(4, DIGEST_BYTES + LEAST_BYTES))}
         read.end()
-        return cls(revocations=revocations, spent=spent, advertisements=made, order=order, live=live, learners=learners)
+        return cls(
+            revocations=revocations,
+            spent=spent,
+            advertisements=made,
+            order=order,
+            live=live,
+            plain=plain if joined else None,
+        )
 
 
 def _mark(live: Live | None) -> tuple[bytes, int] | None:

@@ -41,8 +41,8 @@ def reason_against(
         return f"the strategy {half[0]} keeps a state on devices, which the device's policy does not allow"
     if terms is None and policy.secure_only:
         return "the device's policy allows rounds with secure aggregation only; this run's rounds are plain"
-    if terms is None and task.learner in policy.secure_learners:
-        return f"the device has joined secure rounds of {task.learner}; this run's rounds are plain"
+    if terms is None and policy.plain is not None and task.learner not in policy.plain:
+        return f"the device has joined secure rounds, and its owner lets no data go in clear for {task.learner}"
     if terms is not None and secure != SECURE_VERSION:
         speaks = f"version {secure}" if secure else "none"
         return f"the plan's rounds take version {SECURE_VERSION} of the secure protocol; this device speaks {speaks}"

@@ -127,7 +127,7 @@ _POLICY = {
     "secure_only": True,
     "max_epochs": 5,
     "secure": _BOUNDS,
-    "secure_learners": ["quorate:mnist-cnn"],
+    "plain": ["quorate:mnist-cnn"],
     "max_state_bytes": 4096,
 }
 _SECURE_TASK = {

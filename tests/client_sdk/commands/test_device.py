@@ -124,20 +124,19 @@ def test_two_devices_in_one_folder_are_refused(workplace: Path, capsys: pytest.C
 
 def test_the_owner_lets_plain_plans_in_again(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with FileStorage(workplace / "d1") as storage:
-        storage.keep(lambda _: Memory(learners=frozenset({LEARNER, "other:net"})))
+        storage.keep(lambda _: Memory(plain=frozenset({"other:net"})))
     with serving(script(task=Task(learner=LEARNER))) as server:
         assert quorate(*device(server, "--token-file", token_file(), "--rounds", "1")) == 0
-        assert f"This device has joined secure rounds of {LEARNER}; its owner alone" in capsys.readouterr().out
+        assert f"its owner alone can let its data go in clear for {LEARNER}" in capsys.readouterr().out
     assert quorate("device", "allow-plain", LEARNER, "--folder", "d1") == 0
     assert capsys.readouterr().out == (
-        f"This device takes plain plans for {LEARNER} again, until it joins another secure round of it.\n"
+        f"This device's data may go in clear for {LEARNER} again, until it joins a secure round of it.\n"
     )
     with FileStorage(workplace / "d1") as storage:
-        assert storage.load_secure().learners == {"other:net"}
+        assert storage.load_secure().plain == {LEARNER, "other:net"}
+        storage.keep(lambda _: Memory())
     assert quorate("device", "allow-plain", LEARNER, "--folder", "d1") == 1
-    assert capsys.readouterr().err == (
-        f"Error: This device has joined no secure round of {LEARNER}; it has of: other:net.\n"
-    )
+    assert capsys.readouterr().err == ("Error: This device has joined no secure round, so its data may go in clear.\n")
     assert quorate("device", "allow-plain", LEARNER, "--folder", "nobody") == 1
     assert "There is no device in nobody" in capsys.readouterr().err
 

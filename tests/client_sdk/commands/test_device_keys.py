@@ -21,7 +21,7 @@ from tests.client_sdk.http.http_script import HttpScript, script, serving
 pytestmark = pytest.mark.whole
 
 LEARNER = "my_learner_of_tests:train"
-MARKS = Memory(revocations=4, spent=frozenset({bytes(32)}), learners=frozenset({"other:net"}))
+MARKS = Memory(revocations=4, spent=frozenset({bytes(32)}), plain=frozenset({"other:net"}))
 
 
 @pytest.fixture

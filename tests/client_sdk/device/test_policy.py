@@ -76,12 +76,12 @@ def test_each_refusal_says_why(work: Assignment, policy: Policy, sentence: str) 
     assert sentence in reason
 
 
-def test_after_a_secure_round_of_a_learner_no_plain_plan_for_it() -> None:
-    joined = offer(policy=Policy(secure_learners=(LEARNER,)))
-    assert refusal(assignment(), joined) == (
-        "This device has joined secure rounds of clinic:risk; its owner alone can let it take a plain plan again."
-    )
-    assert refusal(assignment(), offer(policy=Policy(secure_learners=("other:net",)))) is None
+def test_after_a_secure_round_no_plain_plan_but_for_what_the_owner_allows() -> None:
+    for allowed in ((), ("other:net",)):
+        assert refusal(assignment(), offer(policy=Policy(plain=allowed))) == (
+            "This device has joined secure rounds; its owner alone can let its data go in clear for clinic:risk."
+        )
+    assert refusal(assignment(), offer(policy=Policy(plain=(LEARNER,)))) is None
 
 
 TERMS = Terms(
@@ -136,16 +136,16 @@ def test_a_device_that_sets_nothing_sends_these_bytes() -> None:
 
 
 def test_what_is_set_travels_with_the_check_in() -> None:
-    policy = Policy(secure=SecureBounds(smallest_cohort=100, largest_norm=2.0), secure_learners=(LEARNER,))
+    policy = Policy(secure=SecureBounds(smallest_cohort=100, largest_norm=2.0), plain=(LEARNER,))
     sent = CheckIn(policy=policy)
     assert CheckIn.model_validate_json(sent.model_dump_json()) == sent
     assert '"smallest_cohort":100' in sent.model_dump_json()
-    assert f'"secure_learners":["{LEARNER}"]' in sent.model_dump_json()
+    assert f'"plain":["{LEARNER}"]' in sent.model_dump_json()
 
 
 def test_a_secure_round_within_the_owners_bounds_is_taken() -> None:
     assert refusal(assignment(secure=True), offer(policy=Policy(secure_only=True))) is None
-    assert refusal(assignment(secure=True), offer(policy=Policy(secure_learners=(LEARNER,)))) is None
+    assert refusal(assignment(secure=True), offer(policy=Policy(plain=()))) is None
 
 
 def test_a_secure_round_beyond_them_and_one_that_this_sdk_does_not_know_are_refused_before_training() -> None:

@@ -28,7 +28,7 @@ BODY = b"an update"
 DIGEST = hashlib.sha256(BODY).hexdigest()
 
 
-MEMORY = Memory(revocations=3, spent=frozenset({b"m" * 32}), learners=frozenset({"clinic:risk"}))
+MEMORY = Memory(revocations=3, spent=frozenset({b"m" * 32}), plain=frozenset({"clinic:risk"}))
 
 
 def record(**changes: Any) -> Record:

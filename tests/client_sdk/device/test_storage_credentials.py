@@ -21,7 +21,7 @@ MARKS = Memory(
     spent=frozenset({bytes(32)}),
     advertisements={bytes([1]) * 32: Advertisements(count=2, last_at=5.0)},
     order={bytes([2]) * 32: (3, 1)},
-    learners=frozenset({"clinic:risk"}),
+    plain=frozenset({"clinic:risk"}),
 )
 
 

@@ -10,11 +10,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from client_sdk.device.storage import FileStorage
 from client_sdk.flower.app import read_app
 from client_sdk.flower.journal import NodeJournal
 from client_sdk.protocol.flower import FlowerError
+from client_sdk.secagg.memory import Memory
 from tests.client_sdk.flower.apps import write_app
-from tests.client_sdk.flower.real_runs import DeviceProcess, RealRun
+from tests.client_sdk.flower.real_runs import DeviceProcess, RealRun, node_id
 from tests.coordinator.service.conftest import Server
 
 pytestmark = pytest.mark.slow
@@ -180,3 +182,21 @@ def test_a_device_that_cannot_serve_says_why(server: Server, app: Path, tmp_path
     with DeviceProcess(server, app, tmp_path / "secure", "--secure-only") as device:
         waits = device.until("waiting")
         assert "secure only" in waits["text"]
+
+
+def test_a_device_that_has_joined_secure_rounds_serves_no_flower_app_without_its_owners_word(
+    server: Server, app: Path, tmp_path: Path
+) -> None:
+    """The app sees the same data, and its replies are in clear."""
+    run, folder = begun(server, app, "plain"), tmp_path / "d"
+    with FileStorage(folder) as storage:
+        storage.keep(lambda _: Memory().masked_for("clinic:risk"))
+    with DeviceProcess(server, app, folder) as device:
+        node = node_id(device.until("enrolled")["text"].split()[2].rstrip(";"))
+        assert "secure only" in device.until("waiting")["text"]
+        assert run.nodes() == []
+        assert device.stop() == 0
+    with FileStorage(folder) as storage:
+        storage.keep(lambda newest: newest.plain_again("tests/counting"))
+    with DeviceProcess(server, app, folder):
+        assert run.metrics(run.push(node))["calls"] == 1

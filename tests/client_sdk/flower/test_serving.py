@@ -14,7 +14,7 @@ import pytest
 
 from client_sdk.flower.app_process import AppNotLoaded, AppProcess
 from client_sdk.flower.journal import NodeJournal
-from client_sdk.flower.serving import FlowerDevice
+from client_sdk.flower.serving import SECURE_ONLY, FlowerDevice
 from client_sdk.flower.work import FlowerNotice
 from client_sdk.protocol.flower import FlowerTask
 from client_sdk.protocol.problems import Problem, problem
@@ -194,7 +194,7 @@ def test_a_message_of_another_app_never_reaches_the_app(node: Node) -> None:
 
 
 def test_a_device_for_secure_rounds_only_never_runs_the_app(tmp_path: Path, process: AppProcess) -> None:
-    node = Node(tmp_path, process, secure_only=True)
+    node = Node(tmp_path, process, withheld=lambda: SECURE_ONLY)
     message = node.port.add(1)
     node.serve()
     assert "Flower runs are plain" in node.port.errors[message].reason

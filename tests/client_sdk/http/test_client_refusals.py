@@ -132,11 +132,11 @@ def test_policy_travels_with_the_check_in_and_holds_on_the_device() -> None:
     assert "secure aggregation only" in server.script.rounds[0].withdrawn[0]
 
 
-def test_after_a_secure_round_of_a_learner_a_plain_plan_is_refused_and_the_check_in_tells_it(tmp_path: Path) -> None:
+def test_after_a_secure_round_a_plain_plan_is_refused_and_the_check_in_tells_it(tmp_path: Path) -> None:
     """What the device remembers, not what it is started with, decides; another coordinator makes no difference."""
     asked: list[CheckIn] = []
     with FileStorage(tmp_path) as storage:
-        storage.keep(lambda _: Memory(learners=frozenset({LEARNER, "not:installed"})))
+        storage.keep(lambda _: Memory(plain=frozenset({"not:installed"})))
         coordinator = script()
         genuine = coordinator.handle
 
@@ -148,8 +148,8 @@ def test_after_a_secure_round_of_a_learner_a_plain_plan_is_refused_and_the_check
         coordinator.handle = listening  # type: ignore[method-assign]
         with serving(coordinator) as server, client(server, storage) as device:
             device.run(rounds=1)
-        assert asked[0].policy.secure_learners == (LEARNER,)
-        assert "its owner alone can let it take a plain plan again" in coordinator.rounds[0].withdrawn[0]
+        assert asked[0].policy.plain == ()
+        assert "its owner alone can let its data go in clear for" in coordinator.rounds[0].withdrawn[0]
         assert coordinator.rounds[0].started == 0
         storage.keep(lambda newest: newest.plain_again(LEARNER))
         with serving(script()) as server, client(server, storage) as device:
@@ -165,7 +165,7 @@ def test_secrets_of_an_expired_attempt_go_when_the_device_starts(tmp_path: Path)
         with client(server, storage) as device:
             device.run(rounds=1)
         assert storage.load_secure().live == {}
-        assert storage.load_secure().learners == members[0].memory.learners
+        assert storage.load_secure().plain == members[0].memory.plain == frozenset()
 
 
 def test_a_full_disk_on_the_device_withdraws(tmp_path: Path) -> None:

@@ -13,9 +13,7 @@ from client_sdk.protocol.devices import DeviceFacts, Policy, Work
 from client_sdk.protocol.operators import Funnel
 
 NO_WORK = Work(steps=0, steps_planned=0, epochs=0.0, examples_seen=0, complete=True)
-NO_LIMITS = Policy(
-    learners=None, secure_only=False, max_epochs=None, secure=None, secure_learners=(), max_state_bytes=None
-)
+NO_LIMITS = Policy(learners=None, secure_only=False, max_epochs=None, secure=None, plain=None, max_state_bytes=None)
 NOBODY = Funnel(waiting=0, selected=0, training=0, reported=0, withdrawn=0, late=0, dropped=0, refused=0)
 DEFAULTS: dict[str, dict[str, Any]] = {
     "Assignment": {
@@ -48,7 +46,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "secure_only": False,
         "max_epochs": None,
         "secure": None,
-        "secure_learners": (),
+        "plain": None,
         "max_state_bytes": None,
     },
     "TaskStrategy": {"parameters": {}, "keeps": "nothing"},

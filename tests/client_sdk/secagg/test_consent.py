@@ -302,7 +302,7 @@ def test_every_checkpoint_that_was_signed_on_and_every_learner_that_joined_stays
             members[0].start(changed(coordinator.header, round=20 + number), at=1000)
     head = header(dimension=5, round=30, model=digest("another"))
     members[0].start(head, at=2000, wants=replace(expected(head), learner="other:net"))
-    assert members[0].memory.learners == {LEARNER, "other:net"}
+    assert members[0].memory.plain == set()
 
 
 def test_pauses_tries_and_the_one_live_attempt_are_of_the_checkpoint_over_all_runs() -> None:
@@ -433,7 +433,7 @@ def test_sweeping_leaves_what_is_for_good() -> None:
     assert memory.swept(1000) is memory
     swept = memory.swept(1000.5)
     assert swept.live == {}
-    assert (swept.advertisements, swept.spent, swept.learners) == (memory.advertisements, memory.spent, memory.learners)
+    assert (swept.advertisements, swept.spent, swept.plain) == (memory.advertisements, memory.spent, memory.plain)
     with pytest.raises(Refusal, match="replay"):  # swept, and expired: the same header begins nothing
         Member(members[0].device, members[0].values, 1, disk=swept.encoded).start(coordinator.header, at=900)
 
@@ -441,21 +441,26 @@ def test_sweeping_leaves_what_is_for_good() -> None:
 # No way back to plain.
 
 
-def test_agreeing_to_a_secure_round_ends_plain_plans_for_its_learner() -> None:
-    """Not only after masking: an attempt that is aborted at once must not be a way to the same work in the clear."""
+def test_agreeing_to_a_secure_round_ends_plain_plans_for_all_learners_and_apps() -> None:
+    """Not only after masking: an attempt that is aborted at once must not be a way to the same data in the clear. Nor
+    may another learner be: its data are the same."""
     member = lone()
-    assert plain_refusal(member.memory.learners, LEARNER) is None
+    assert plain_refusal(member.memory.plain, LEARNER) is None
     with pytest.raises(Refusal):
         member.start(header(dimension=5, minimum_cohort=2))
-    assert plain_refusal(member.memory.learners, LEARNER) is None  # nothing was agreed to
+    assert plain_refusal(member.memory.plain, LEARNER) is None  # nothing was agreed to
     assert member.start(header(dimension=5)) is not None
-    assert LEARNER in (plain_refusal(member.memory.learners, LEARNER) or "")
-    assert plain_refusal(member.memory.learners, "another:learner") is None
+    for name in (LEARNER, "another:learner", "publisher/app"):
+        assert name in (plain_refusal(member.memory.plain, name) or "")
 
 
 def test_the_owner_alone_lets_plain_plans_in_again() -> None:
     member = lone()
     member.start(header(dimension=5))
     memory = Memory.parse(member.memory.plain_again(LEARNER).encoded)
-    assert plain_refusal(memory.learners, LEARNER) is None
+    assert plain_refusal(memory.plain, LEARNER) is None
+    assert plain_refusal(memory.plain, "another:learner") is not None
+    assert plain_refusal(memory.masked_for("another:learner").plain, LEARNER) is None
+    assert plain_refusal(memory.masked_for(LEARNER).plain, LEARNER) is not None
+    assert Memory().plain_again(LEARNER) == Memory()
     assert memory.advertisements == member.memory.advertisements

@@ -141,7 +141,7 @@ def test_fields_that_do_not_fit_the_step_are_no_attempt(step: str) -> None:
 
 
 def test_a_step_that_is_none_is_refused_when_it_is_read() -> None:
-    out = WireWriter(64).number(3, 2).number(0, 8)
+    out = WireWriter(64).number(4, 2).number(0, 8).number(0, 1)
     for _ in range(4):
         out.number(0, 4)
     out.number(1, 4).fixed(bytes(32), 32).number(5, 1).fixed(bytes(LEAST_BYTES - 1), LEAST_BYTES - 1)
@@ -174,10 +174,23 @@ def test_the_tries_of_a_spent_checkpoint_go() -> None:
     assert Memory.parse(memory.encoded) == memory
 
 
-@pytest.mark.parametrize("other", [0, 1, 2, 4, 65535])
+@pytest.mark.parametrize("other", [0, 1, 3, 5, 65535])
 def test_a_memory_of_an_unknown_format_is_refused(other: int) -> None:
     with pytest.raises(BadMessage, match="another version of this package"):
         Memory.parse(WireWriter(64).number(other, 2).fixed(bytes(64), 64).checked())
+
+
+def test_names_in_clear_are_kept_and_those_of_a_device_without_secure_rounds_are_damage() -> None:
+    for plain in (None, frozenset[str](), frozenset({"a:b", "c/d"})):
+        assert Memory.parse(Memory(plain=plain).encoded).plain == plain
+    for joined, names in ((0, ("a:b",)), (2, ())):
+        out = WireWriter(64).number(4, 2).number(0, 8).number(joined, 1).number(len(names), 4)
+        for name in names:
+            out.text(name)
+        for _ in range(4):
+            out.number(0, 4)
+        with pytest.raises(BadMessage, match="whether data may go in clear"):
+            Memory.parse(out.checked())
 
 
 # What is in memory while a vector is masked.

@@ -66,11 +66,11 @@ def in_secret(found: Terms, speaks: int = SECURE_VERSION, **policy: Any) -> str 
     return reason_against(TASK, offer, found)
 
 
-def test_after_a_secure_round_of_a_learner_a_device_is_not_eligible_for_its_plain_ones() -> None:
-    sentence = "the device has joined secure rounds of quorate:mnist-mlp; this run's rounds are plain"
-    assert reason(secure_learners=("other:net", "quorate:mnist-mlp")) == sentence
-    assert reason(secure_learners=("other:net",)) is None
-    assert in_secret(terms(), secure_learners=("quorate:mnist-mlp",), secure_only=True) is None
+def test_after_a_secure_round_a_device_is_eligible_for_those_plain_ones_that_its_owner_allows() -> None:
+    sentence = "the device has joined secure rounds, and its owner lets no data go in clear for quorate:mnist-mlp"
+    assert reason(plain=()) == reason(plain=("other:net",)) == sentence
+    assert reason(plain=("other:net", "quorate:mnist-mlp")) is None
+    assert in_secret(terms(), plain=(), secure_only=True) is None
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,9 @@ class SecurePart:
 
     def offer(self, plain: CheckIn, memory: Memory) -> CheckIn:
         """What the device offers: secure rounds of small cohorts, and no plain ones of a learner that has had any."""
-        return plain.changed(policy=self._bounds.changed(secure_learners=tuple(sorted(memory.learners))))
+        return plain.changed(
+            policy=self._bounds.changed(plain=None if memory.plain is None else tuple(sorted(memory.plain)))
+        )
 
     def listed(self, action: FetchList) -> RevocationList:
         """The list of this digest, where the authority has made one, else its newest."""
