@@ -81,8 +81,20 @@ class Buffered(Section):
             )
         if plan.datacenter is not None:
             yield "buffered with [datacenter]: a buffered round never fails for want of devices: leave one of them out"
-        if plan.strategy is not None:
-            yield "buffered with [strategy]: a strategy decides for a whole cohort at once: leave one of the two out"
+        if plan.half is not None:
+            yield (
+                f"buffered with [strategy] {plan.half[0]}, of which devices run a half: what they share and keep would "
+                "be of different versions: leave one of the two out"
+            )
+        if (
+            plan.strategy is not None
+            and plan.schedule is not None
+            and (plan.schedule.learning_rate or plan.schedule.mu)
+        ):
+            yield (
+                "buffered with [strategy] and a schedule of devices' rates: the reports of one round would be of "
+                "different rates: leave one of the three out"
+            )
         if aggregation.inverse_participation is not None:
             yield "buffered with aggregation.inverse_participation: participation is not counted there: leave it out"
         if plan.task.score_held_out:

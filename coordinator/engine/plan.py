@@ -55,7 +55,7 @@ from coordinator.engine.aggregation.registry import (
     reason_against_selection,
 )
 from coordinator.engine.aggregation.section import Aggregation
-from coordinator.engine.aggregation.strategy import Algorithm, StrategySection
+from coordinator.engine.aggregation.strategy import Algorithm, Strategy, StrategySection
 from coordinator.engine.aggregation.weights import heaviest, unit_of
 from coordinator.engine.buffered import WHOLE, Buffered
 from coordinator.engine.plan_file import LONGEST, MOST, Mistake, PlanError, PlanFile, elsewhere, fields_of
@@ -419,6 +419,8 @@ def algorithm(plan: Plan, registry: Registry = BUILT_IN, tried_on: int | None = 
     if not reason and (plan.half is None) != (strategy.device is None):
         has, said = ("has a", "true") if strategy.device is not None else ("has no", "false, or leave it out")
         reason = f"it {has} half that devices run: write devices = {said}"
+    if not reason and plan.buffered is not None and type(strategy).decide is not Strategy.decide:
+        reason = "it decides for a whole cohort at once, and buffered rounds have none: leave [buffered] out"
     if not reason and plan.secure is not None and strategy.needs != "sum":
         reason = "it needs single updates, which nobody sees in a masked round: leave [secure] out"
     if not reason and plan.datacenter is not None and strategy.device is not None:

@@ -110,12 +110,13 @@ class Core:
     def task(self, state: RunState, device: str, version: int | None = None) -> DeviceTask:
         """The device's part in the round under way. ``version``: that it trains; None: the newest. MissingExtension
         where the strategy decides none."""
+        version = state.version if version is None else version
         if state.plan.strategy is None:
-            return state.plan.task_at(state.version if version is None else version)
+            return state.plan.task_at(version)
         row = self.store.device(device)
         try:
             return self.aggregator(state.run).algorithm.task(
-                state.plan, state.version, state.small, "" if row is None else said_class(row.label)
+                state.plan, version, state.small, "" if row is None else said_class(row.label)
             )
         except ExtensionError as error:
             raise missing(state.run, error) from None

@@ -75,6 +75,7 @@ def test_a_resumed_run_goes_on_with_the_devices_that_train_and_verify_finds_noth
         {"task": {"codec": "top-tenth@1"}},
         {"schedule": {"learning_rate": {"shape": "linear"}}},
         {"aggregation": {"partial": "examples_seen"}},
+        {"strategy": {"name": "fednova"}},
     ],
 )
 def test_with_what_else_a_plan_may_have(sections: dict[str, Any]) -> None:

@@ -156,6 +156,8 @@ class QFFL(Strategy):
             return 'it makes the delta itself: leave aggregation.rule at "mean"'
         if plan.aggregation.weighting != "equal":
             return 'it weighs devices by their losses alone: set aggregation.weighting = "equal"'
+        if plan.buffered is not None:
+            return "it weighs devices by their losses alone, however stale these are: leave [buffered] out"
         return ""
 
     def combine(

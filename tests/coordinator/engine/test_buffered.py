@@ -9,7 +9,8 @@ import pytest
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds, state
-from coordinator.engine.plan import Plan
+from coordinator.engine.aggregation.strategy import Algorithm
+from coordinator.engine.plan import Plan, algorithm
 from coordinator.engine.plan_file import PlanError
 from coordinator.engine.rounds import kind_of
 from tests.coordinator.engine.story import Story, digest_of, plan
@@ -288,7 +289,8 @@ def test_a_plans_table_is_whole_never_rises_and_never_is_zero() -> None:
     ("sections", "said"),
     [
         ({"datacenter": {"data": "proxy", "patience": 1}}, r"buffered with \[datacenter\]"),
-        ({"strategy": {"name": "fedprox"}}, r"buffered with \[strategy\]"),
+        ({"strategy": {"name": "ditto", "parameters": {"lambda": 1}}}, "ditto, of which devices run a half"),
+        ({"strategy": {"name": "fednova"}, "schedule": {"mu": {"last": 1}}}, "of different rates"),
         ({"secure": {"max_norm": 1, "max_abs": 1}}, r"buffered with \[secure\]"),
         ({"aggregation": {"inverse_participation": 4}}, "inverse_participation"),
         ({"task": {"score_held_out": True}}, "score_held_out"),
@@ -302,6 +304,17 @@ def test_what_a_buffered_plan_cannot_have_is_refused_in_a_sentence(sections: dic
     cohort = {**COHORT, **sections.pop("cohort", {})}
     with pytest.raises(PlanError, match=said):
         plan(**{"cohort": cohort, "buffered": {"concurrency": 4}, **sections})
+
+
+def test_a_strategy_that_only_combines_goes_with_buffered_rounds() -> None:
+    def made(**sections: Any) -> Algorithm:
+        return algorithm(plan(cohort=COHORT, buffered={"concurrency": 4}, **sections))
+
+    assert made(strategy={"name": "fednova"}).needs == "whole"
+    with pytest.raises(PlanError, match="adaptive-mu does not go with this plan: it decides for a whole cohort"):
+        made(strategy={"name": "adaptive-mu"})
+    with pytest.raises(PlanError, match="however stale"):
+        made(strategy={"name": "q-ffl", "parameters": {"q": 1}}, aggregation={"weighting": "equal"})
 
 
 def test_a_plan_without_the_section_has_the_digest_that_it_had() -> None:

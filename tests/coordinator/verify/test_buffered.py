@@ -22,12 +22,12 @@ from tests.coordinator.world import World
 COHORT = {"select": 300, "goal": 2, "quorum": 0.85, "select_s": 60, "collect_s": 60}
 
 
-def play(folder: Path) -> None:
+def play(folder: Path, **sections: Any) -> None:
     """Round 1: 2 and 0 count, 1 and 3 train on. Round 2: 1 counts one version behind, and 0; 3 is too stale. Round 3 is
     open: 2 trains since round 2, 3 and 1 since this round, and 3 has reported."""
     store = open_store(f"sqlite:///{folder / DATABASE_FILE}")
     world = World(5, store=store, blobs=FileBlobs(folder / BLOBS_FOLDER))
-    world.create(**{**PLAN, "finish": {"rounds": 20}})
+    world.create(**{**PLAN, "finish": {"rounds": 20}, **sections})
 
     def comes(*numbers: int) -> None:
         for number in numbers:
@@ -60,6 +60,14 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_an_honest_history_is_clean(history: Path) -> None:
     assert violations(history) == []
+
+
+def test_a_strategy_that_combines_is_folded_again_with_the_staleness_of_its_updates(tmp_path: Path) -> None:
+    play(tmp_path, strategy={"name": "fednova"})
+    assert violations(tmp_path) == []
+    with doctored(tmp_path) as doctor:
+        doctor.sql("UPDATE events SET body = json_set(body, '$.steps', 90) WHERE body LIKE '%\"examples\":21,%'")
+    assert ("10", 2) in {(wrong.invariant, wrong.round) for wrong in violations(tmp_path)}
 
 
 DOCTORINGS: dict[str, tuple[str, str, int]] = {
