@@ -24,6 +24,8 @@ MOST_SMALL = 64 * 1024
 """Bytes of its canonical text."""
 
 SERVER_OPTIMIZER = "server-optimizer"
+RULE = "rule"
+"""The last delta, of a rule that remembers it."""
 
 
 def called(name: str) -> str:

@@ -80,7 +80,7 @@ def line(history: History) -> list[tuple[str, str | None]]:
 WHOLE = {
     "krum": {"wrong": 0, "keep": 2},
     "geometric-median": {},
-    "centered-clipping": {"radius": 5.0, "iterations": 3},
+    "centered-clipping": {"radius": 0.05, "iterations": 2, "remember": 1},
 }
 
 

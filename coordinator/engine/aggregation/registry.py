@@ -53,7 +53,7 @@ from coordinator.engine.aggregation.width import (
     require_on_made_updates,
     sample_of,
 )
-from coordinator.engine.named_tensors import SERVER_OPTIMIZER, Small
+from coordinator.engine.named_tensors import RULE, SERVER_OPTIMIZER, Small
 from coordinator.engine.selection import SELECTIONS, Choice, Selection
 
 if TYPE_CHECKING:
@@ -128,7 +128,15 @@ class Chosen:
     @property
     def keeps(self) -> Mapping[str, tuple[float, ...]]:
         first = self.optimizer.first(self.optimizer_settings)
-        return {SERVER_OPTIMIZER: first} if first else {}
+        of_rule: dict[str, tuple[float, ...]] = {RULE: (0.0,)} if self._remembers else {}
+        return ({SERVER_OPTIMIZER: first} if first else {}) | of_rule
+
+    @property
+    def _remembers(self) -> bool:
+        """Whether the rule gets the delta of the round before."""
+        said = getattr(self.rule, "remembers", None)
+        with _failures("aggregation rule"):
+            return said is not None and bool(said(self.rule_settings))
 
     def combine(
         self,
@@ -143,13 +151,19 @@ class Chosen:
         the rest of it is passed on. Nothing is drawn."""
         rate, state = settings["server_learning_rate"], tensors.get(SERVER_OPTIMIZER)
         taken = small.get(SERVER_OPTIMIZER, 0) + 1
-        step = _Step(self, parent, self._delta(sources), state, sources, rate, taken)
+        delta = self._delta(sources, tensors.get(RULE))
+        step = _Step(self, parent, delta, state, sources, rate, taken)
         small = {**small, SERVER_OPTIMIZER: taken} if is_layerwise(self.optimizer) else small
-        return Combined(step, {} if state is None else {SERVER_OPTIMIZER: Computed(step.state)}, small)
+        kept: dict[str, Blocks] = {} if state is None else {SERVER_OPTIMIZER: Computed(step.state)}
+        if self._remembers:
+            kept[RULE] = Computed(lambda start, count: delta.read(start, count)[:, None])
+        return Combined(step, kept, small)
 
-    def _delta(self, sources: Sources) -> Blocks:
+    def _delta(self, sources: Sources, before: Blocks | None) -> Blocks:
         if isinstance(sources, Updates) and self.rule.needs == "whole":
-            return flat(self.of_whole(sources))
+            places = [place for place in sources.tensors.slices().values() if place.start < sources.parameters]
+            parts = [] if before is None else [before.read(at.start, at.stop - at.start)[:, 0] for at in places]
+            return flat(self.of_whole(sources, np.concatenate(parts) if parts else None))
         if self.rule.needs == "sum":
             return sources.sum()
         delta, start, probe = np.empty(sources.elements, np.float32), 0, self.probe(sources.elements)
@@ -168,16 +182,19 @@ class Chosen:
             found = cast("ColumnRule", self.rule).combine(columns, weights, self.rule_settings)
             return _block("aggregation rule", found, columns.shape[1])
 
-    def of_whole(self, updates: Updates) -> Vector:
-        """The delta, as ``WholeRule.delta`` gives it. ExtensionError where the rule fails, and for too few updates. An
-        update that could not be read is raised as it is, whatever the rule makes of it."""
+    def of_whole(self, updates: Updates, before: Vector | None = None) -> Vector:
+        """The delta, as ``WholeRule.delta`` gives it. ``before``: the last one, for a rule that remembers it; None:
+        zeros. ExtensionError where the rule fails, and for too few updates. An update that could not be read is raised
+        as it is, whatever the rule makes of it."""
         rule, count, fewest = cast("WholeRule", self.rule), len(updates.weights), self._fewest()
         if count < fewest:
             raise ExtensionError(f"the aggregation rule of the plan takes no fewer than {fewest} updates, not {count}")
         updates.holds = rule.holds
         try:
             with _failures("aggregation rule"):
-                return _block("aggregation rule", rule.delta(updates, self.rule_settings), updates.elements)
+                last = np.zeros(updates.parameters, np.float32) if before is None else before
+                more = (last,) if self._remembers else ()
+                return _block("aggregation rule", rule.delta(updates, self.rule_settings, *more), updates.elements)
         finally:
             if updates.failed is not None:
                 raise updates.failed

@@ -16,7 +16,7 @@ import numpy as np
 
 from client_sdk.tensors.exact_sum import RANGE, TOTAL_LIMIT
 from client_sdk.tensors.floats import Float32
-from coordinator.engine.aggregation.combining import Float64, Needs, Updates, gram
+from coordinator.engine.aggregation.combining import Float64, Needs, Updates, dots, gram, norm
 from coordinator.engine.aggregation.parameters import Parameter, Settings
 
 _LARGEST = TOTAL_LIMIT / 2.0**33
@@ -95,17 +95,18 @@ class GeometricMedian:
 
 
 class CenteredClipping:
-    """Centered clipping (Karimireddy et al. 2021, arXiv:2012.10333, equation 3). From v = 0, ``iterations`` times::
+    """Centered clipping (Karimireddy et al. 2021, arXiv:2012.10333, equation 3). From v = 0, or with ``remember`` from
+    the last round's aggregate as in the paper, ``iterations`` times::
 
         v <- v + 1/n sum_k (x_k - v) min(1, radius / |x_k - v|)
 
     Each update moves v by at most ``radius`` / n an iteration, whatever it is, so f wrong ones move it by at most
-    ``radius`` f / n. The paper's v begins with the last round's aggregate; this one begins with zero, as no rule keeps
-    a vector between rounds, so ``iterations`` moves of at most ``radius`` must reach from zero to the updates. Against
-    errors that are small and the same in each round (ALIE) the paper has the devices' momentum, which they do not keep.
+    ``radius`` f / n. From zero, ``iterations`` moves of at most ``radius`` must reach to the updates; from the last
+    aggregate only to what has changed, so ``radius`` may be that of the updates' spread. Against errors that are small
+    and the same in each round (ALIE) the paper has the devices' momentum too, which they do not keep.
 
-    v is kept as weights, whose sum is below 1 where something is clipped; statistics get the mean with these weights.
-    Errors are those of ``GeometricMedian``.
+    v is kept as weights, whose sum is below 1 where something is clipped, and as the part that is left of what it began
+    with; statistics get the mean with these weights. Errors are those of ``GeometricMedian``.
     """
 
     needs: Needs = "whole"
@@ -118,22 +119,32 @@ class CenteredClipping:
             below=1e9,
         ),
         "iterations": Parameter(meaning="how often updates are clipped", default=5, least=1, below=1001, whole=True),
+        "remember": Parameter(
+            meaning="1: v begins with the last round's aggregate", default=0, least=0, below=2, whole=True
+        ),
     }
 
     def fewest(self, settings: Settings) -> int:
         """Of two updates neither is the minority."""
         return 3
 
-    def delta(self, updates: Updates, settings: Settings) -> Float32:
+    def remembers(self, settings: Settings) -> bool:
+        return settings["remember"] == 1
+
+    def delta(self, updates: Updates, settings: Settings, before: Float32 | None = None) -> Float32:
         products = gram(updates)
-        weights, count = np.zeros(len(products)), len(products)
+        weights, count, left = np.zeros(len(products)), len(products), 1.0
+        along, length = (weights, 0.0) if before is None else (dots(updates, before), norm(before))
         for _ in range(int(settings["iterations"])):
-            distances = np.maximum(settings["radius"], _distances(products, weights))
-            clipped = settings["radius"] / distances / count
-            weights = weights * (1 - math.fsum(clipped)) + clipped
+            distances = _distances(products, weights, left * along, (left * length) * (left * length))
+            clipped = settings["radius"] / np.maximum(settings["radius"], distances) / count
+            rest = 1 - math.fsum(clipped)
+            weights, left = weights * rest + clipped, left * rest
         total = math.fsum(weights)
         found = _mean(updates, weights / total, products)
         found[: updates.parameters] *= np.float32(total)
+        if before is not None:
+            found[: updates.parameters] += np.float32(left) * before
         return found
 
 
@@ -142,10 +153,14 @@ def _sums(rows: Float64) -> Float64:
     return np.array([math.fsum(row) for row in rows.tolist()])
 
 
-def _distances(products: Float64, weights: Float64) -> Float64:
-    """[n]: the distance of each update from their sum with these weights."""
+def _distances(products: Float64, weights: Float64, along: Float64 | None = None, square: float = 0.0) -> Float64:
+    """[n]: the distance of each update from their sum with these weights, to which a vector is added where ``along``
+    has its dot products with the updates, and ``square`` that with itself."""
     with_sum = _sums(products * weights)
-    square = math.fsum(weights * with_sum)
+    square += math.fsum(weights * with_sum)
+    if along is not None:
+        square += 2 * math.fsum(weights * along)
+        with_sum += along
     distances: Float64 = np.sqrt(np.maximum(products.diagonal() - 2 * with_sum + square, 0))
     return distances
 

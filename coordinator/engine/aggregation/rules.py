@@ -65,7 +65,8 @@ class WholeRule(Rule, Protocol):
 
     def delta(self, updates: Updates, settings: Settings) -> Vector:
         """The delta, [elements] float32, of parameters and statistics. Dot products only by ``combining``, and sums by
-        ``Updates.sum``, which have no order."""
+        ``Updates.sum``, which have no order. A rule whose method ``remembers(settings)`` says True gets a third
+        argument: the last round's delta, of parameters only; zeros at first."""
         ...
 
 

@@ -60,7 +60,7 @@ class Aggregation(Section):
     arXiv:1803.01498), which withstands a minority of wrong updates; it reads all updates at the end and takes no
     weights. *trimmed-mean*: the mean of each coordinate without its extremes. *krum* (Blanchard et al. 2017,
     arXiv:1703.02757), *geometric-median* (RFA: Pillutla et al. 2022, arXiv:1912.13445) and *centered-clipping*
-    (Karimireddy et al. 2021, arXiv:2012.10333, from zero) go by the distances of whole updates, and need 32 bytes of
+    (Karimireddy et al. 2021, arXiv:2012.10333) go by the distances of whole updates, and need 32 bytes of
     memory for each pair of them. These four, as the median, read all updates at the end and take no weights.
     ``package:name`` is a package's rule."""
     rule_version: str | None = Field(default=None, max_length=64)
@@ -70,7 +70,8 @@ class Aggregation(Section):
     """Numbers for the rule. *trimmed-mean*: ``fraction``, from 0 and below 0.5, of the values that are left out at each
     end. *krum*: ``wrong``, how many updates may be wrong, of 2 ``wrong`` + 3 or more; ``keep`` (1), of how many the
     mean is taken. *geometric-median*: ``iterations`` (32), ``smoothing`` (1e-6). *centered-clipping*: ``radius``, an L2
-    norm, and ``iterations`` (5). ``rule_parameters = { fraction = 0.1 }``"""
+    norm, ``iterations`` (5), and ``remember`` (0: it begins with zero; 1: with the last round's aggregate, as in the
+    paper). ``rule_parameters = { fraction = 0.1 }``"""
     weighting: Literal["examples", "equal"] = "examples"
     """Weight of an update: the device's examples (FedAvg, McMahan et al. 2017), or one each. In secure rounds weights
     travel under masks, and the coordinator sees their total. Devices still say their size when they check in, but for

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from coordinator.engine.aggregation.combining import Updates
+from coordinator.engine.aggregation.combining import Computed, Updates, flat
 from coordinator.engine.aggregation.parameters import settings
 from coordinator.engine.aggregation.registry import RULES, Chosen
 from coordinator.engine.plan import Plan, chosen, require_combinable
@@ -59,9 +59,9 @@ def weiszfeld(rows: Float64, given: dict[str, float]) -> Float64:
     return v
 
 
-def clipping(rows: Float64, given: dict[str, float]) -> Float64:
+def clipping(rows: Float64, given: dict[str, float], before: Float64 | None = None) -> Float64:
     """Karimireddy et al. 2021, equation 3."""
-    v = np.zeros(rows.shape[1])
+    v = np.zeros(rows.shape[1]) if before is None else before
     for _ in range(int(given["iterations"])):
         away = rows - v
         v = v + (away * np.minimum(1, given["radius"] / np.linalg.norm(away, axis=1))[:, None]).mean(axis=0)
@@ -94,6 +94,27 @@ def test_a_rule_is_that_of_its_paper(name: str, given: dict[str, float]) -> None
     rows *= np.linspace(0.5, 1.5, len(rows))[:, None].astype(np.float32)
     rows = rows.astype(np.float32).astype(np.float64)
     np.testing.assert_allclose(delta(name, rows, given), REFERENCES[name](rows, given), rtol=1e-5, atol=2e-6)
+
+
+def test_centered_clipping_begins_with_the_last_aggregate_where_it_remembers_that() -> None:
+    """Three rounds: the second and third begin where the one before has ended. Statistics are not in it."""
+    given = {"radius": 0.5, "iterations": 2, "remember": 1}
+    made = plan("centered-clipping", given, HONEST + WRONG)
+    nothing, tensors, parent = np.zeros((WIDTH, 1), np.float32), dict[str, Any](), flat(np.zeros(WIDTH + 2, np.float32))
+    assert made.keeps == {"rule": (0.0,)}
+    tensors["rule"] = Computed(lambda start, count: nothing[start : start + count])
+    v = np.zeros(WIDTH)
+    for seed in range(3):
+        rows = np.concatenate([honest(), 20 * honest(seed)[:WRONG]]).astype(np.float32)
+        v = clipping(rows.astype(np.float64), given, v)
+        updates = Updates.of(np.concatenate([rows, np.ones((len(rows), 2), np.float32)], axis=1), 77, WIDTH)
+        found = made.combine(parent, updates, tensors, {}, {"server_learning_rate": 1.0}, b"")
+        np.testing.assert_allclose(found.model.read(0, WIDTH), v, rtol=1e-4, atol=2e-6)
+        np.testing.assert_allclose(found.model.read(WIDTH, 2), 1.0, rtol=1e-6)
+        kept = found.tensors["rule"].read(0, WIDTH)
+        tensors = {"rule": Computed(lambda start, count, kept=kept: kept[start : start + count])}
+    assert np.linalg.norm(v) > 1.5, "further than one round of two moves reaches"
+    assert plan("centered-clipping", {"radius": 0.5}, 9).keeps == {}
 
 
 # ---------------------------------------------------------------- attacks

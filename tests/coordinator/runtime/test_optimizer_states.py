@@ -212,10 +212,19 @@ def test_verify_folds_the_state_again(make_world: MakeWorld) -> None:
     assert "the server optimizer's state of version 2 cannot be read" in gone.what
 
 
-def test_verify_sees_a_state_that_the_updates_do_not_give(make_world: MakeWorld) -> None:
+CLIPPING: dict[str, Any] = {
+    "rule": "centered-clipping",
+    "rule_parameters": {"radius": 0.125, "iterations": 1, "remember": 1},
+    "weighting": "equal",
+}
+
+
+@pytest.mark.parametrize("aggregation", [ADAM, CLIPPING])
+def test_verify_sees_a_state_that_the_updates_do_not_give(make_world: MakeWorld, aggregation: dict[str, Any]) -> None:
     """Round 2 folded as if there had been no state: its checkpoint and its state are both found wrong."""
     world = make_world()
-    world.create(aggregation=ADAM, retention={"rounds": 5})
+    cohort = {"select": 4, "goal": 3, "quorum": 1.0}
+    world.create(aggregation=aggregation, retention={"rounds": 5}, cohort=cohort)
     world.play_round(1)
     log = world.coordinator.core.log("marks")
     log._cache = (dataclasses.replace(log.state, named_tensors={}), log.seq)
