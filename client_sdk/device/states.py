@@ -71,8 +71,8 @@ class States(Protocol):
     def settle(self, key: str, *, keep: bool) -> None:
         """Make the candidate the current state, or delete it. It may be repeated."""
 
-    def drop(self, key: str) -> None:
-        """Delete the current state."""
+    def expire(self, before: float) -> list[tuple[int, float]]:
+        """Delete what was made before this time, under whatever key; of each the round, and when it was made."""
 
     def forget(self) -> None:
         """Delete all."""
@@ -104,8 +104,15 @@ class MemoryStates:
         if keep and body:
             self._current[key] = body
 
-    def drop(self, key: str) -> None:
-        self._current.pop(key, None)
+    def expire(self, before: float) -> list[tuple[int, float]]:
+        bodies = [*self._current.items(), *((key, body) for key, (_, body) in self._next.items())]
+        old = [(key, body, made) for key, body in bodies if (made := _made(body)) is not None and made[1] < before]
+        for key, body, _ in old:
+            if self._current.get(key) is body:
+                del self._current[key]
+            else:
+                del self._next[key]
+        return [made for *_, made in old]
 
     def forget(self) -> None:
         self._current.clear()
@@ -152,10 +159,14 @@ class StateFolder:
             elif path.exists():
                 self._files.erase(path)
 
-    def drop(self, key: str) -> None:
+    def expire(self, before: float) -> list[tuple[int, float]]:
+        found = []
         with explained(self._files.folder):
-            if self.path(key).exists():
-                self._files.erase(self.path(key))
+            for path in sorted([*self._files.folder.glob("*.state"), *self._files.folder.glob("*.next")]):
+                if (made := _made(path)) is not None and made[1] < before:
+                    self._files.erase(path)
+                    found.append(made)
+        return found
 
     def forget(self) -> None:
         with explained(self._files.folder):
@@ -177,9 +188,18 @@ def _candidate(metadata: Mapping[str, str]) -> Candidate:
     return Candidate(int(said["round"]), int(said["attempt"]), str(said["update"]))
 
 
-def _decoded(body: bytes) -> Kept | None:
+def _made(source: Path | bytes) -> tuple[int, float] | None:
+    """The round of the training that has made this state, and when; None: it is damaged."""
     try:
-        said = json.loads(read_header(body).metadata[KEY])
-        return Kept(from_bytes(body), int(said["round"]), float(said["at"]))
+        said = json.loads(read_header(source).metadata[KEY])
+        return int(said["round"]), float(said["at"])
     except (TensorError, ValueError, KeyError):
+        return None
+
+
+def _decoded(body: bytes) -> Kept | None:
+    made = _made(body)
+    try:
+        return None if made is None else Kept(from_bytes(body), *made)
+    except TensorError:
         return None

@@ -51,12 +51,12 @@ class Learn:
         """The update of a training from ``model`` by ``task``. ``offset``: what is added to each gradient, by the
         name of the parameter, float32 of its shape; for learners whose ``train`` takes ``offset``. LearnerError where
         this one does not."""
-        return self.training(model, task, offset=offset)
+        return self.training(model, task, offset=None if offset is None else arrays(offset))
 
     def sent(self, delta: Tensors) -> Tensors:
         """What the coordinator decodes of these deltas, if they are this round's: all that the task averages. Of a
         plain round: what a mask hides is rounded later."""
-        return self.coded(delta)
+        return self.coded(arrays(delta))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +69,11 @@ class Local:
     """The change of each shared tensor."""
     state: Tensors = field(default_factory=dict)
     """What the device keeps: it replaces what it kept before."""
+
+
+def arrays(tensors: Tensors) -> Tensors:
+    """With arrays in place of numpy's numbers, which arithmetic of tensors without dimensions gives."""
+    return {name: np.asarray(one) for name, one in tensors.items()}
 
 
 class DeviceStrategy:
@@ -349,12 +354,13 @@ def train_by(half: DeviceStrategy, learn: Learn, checkpoint: Tensors, state: Ten
         raise StrategyError(f"The checkpoint has other shared tensors than the strategy {strategy.name}.")
     made = half.train(learn, model, shared, state, task, strategy.parameters)
     sent.require(made.update.manifest, f"the update of the strategy {strategy.name}")
-    changes = {shared_name(name, one): made.shared[name][one] for name in half.shared for one in shared[name]}
-    for name, array in {**changes, **made.state}.items():
+    changes = arrays({shared_name(name, one): made.shared[name][one] for name in half.shared for one in shared[name]})
+    state = arrays(made.state)
+    for name, array in {**changes, **state}.items():
         if not np.isfinite(array).all():
             raise StrategyError(f"The strategy {strategy.name} gives numbers in {name} that are not finite.")
-    if half.keeps == "nothing" and made.state:
+    if half.keeps == "nothing" and state:
         raise StrategyError(f"The strategy {strategy.name} returns a state, and says that it keeps nothing.")
     whole = {**made.update.model, **{name: spec for name, spec in Manifest.of(checkpoint).items() if is_shared(name)}}
     update = _remade(made.update, {**made.update.delta, **changes}, model=Manifest(whole).in_file_order())
-    return Local(update=update, state=made.state)
+    return Local(update=update, state=state)

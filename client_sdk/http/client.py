@@ -166,6 +166,7 @@ class Client(DeviceDriver):
         self._checked_in = False
         self._process = os.urandom(8).hex()
         self._warned_at = float("-inf")
+        self._expired_at = float("-inf")
         self._wait: tuple[str, float, float] = ("", 0.0, 0.0)
         """What is waited for in a secure round, since when, and when that was said."""
 
@@ -182,6 +183,7 @@ class Client(DeviceDriver):
         record = self._storage.load()
         self._use(record if record is not None else Record())
         self._remembered()
+        self._expire_states()
         self._ended = 0
         session = participate(
             record,
@@ -256,21 +258,20 @@ class Client(DeviceDriver):
         return reply
 
     def _kept(self, assignment: Assignment) -> Kept | None:
-        """What this device keeps for the run's strategy. A state that is older than its owner allows is deleted."""
-        key = key_of(self.coordinator, assignment.run)
-        kept = self._storage.states.current(key)
-        if kept is None:
-            return None
-        days = (self._now() - kept.at) / 86_400
-        if days > self._state_days:
-            self._storage.states.drop(key)
-            text = f"Its state of round {kept.round} is {days:.0f} days old, and is deleted as its owner wants."
-            self._notify("trouble", text, assignment)
-            return None
-        if assignment.round - kept.round >= LONG_AWAY:
-            away = assignment.round - kept.round
+        """What this device keeps for the run's strategy."""
+        self._expire_states()
+        kept = self._storage.states.current(key_of(self.coordinator, assignment.run))
+        if kept is not None and (away := assignment.round - kept.round) >= LONG_AWAY:
             self._notify("returned", f"Its state is of round {kept.round}, {away} rounds ago.", assignment)
         return kept
+
+    def _expire_states(self) -> None:
+        """Delete what is older than the owner allows, of all runs: many of them are over."""
+        self._expired_at = now = self._now()
+        for number, at in self._storage.states.expire(now - 86_400 * self._state_days):
+            days = (now - at) / 86_400
+            text = f"Its state of round {number} is {days:.0f} days old, and is deleted as its owner wants."
+            self._notify("trouble", text)
 
     def _list(self, action: FetchList) -> ListFetched | RequestRefused | Failed:
         try:
@@ -286,6 +287,8 @@ class Client(DeviceDriver):
         return self._storage.keep(lambda newest: newest.swept(self._now()))
 
     def _offer(self) -> CheckIn:
+        if self._now() - self._expired_at > EXPIRE_S:
+            self._expire_states()
         policy, plain = self._policy, self._remembered().plain
         if plain is not None:
             here = plain & set(self._trainer.learners)
@@ -335,6 +338,8 @@ log = logging.getLogger("quorate.device")
 
 LONG_AWAY = 100
 """Rounds after which a device that comes back with a state says so."""
+EXPIRE_S = 3600.0
+"""How often a device that waits looks for states that are too old."""
 SPARE = 0.05
 """Share of the time left that is reserved for encoding and sending, at most SPARE_MOST_S."""
 SPARE_MOST_S = 10.0

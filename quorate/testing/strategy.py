@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from client_sdk import codecs
 from client_sdk.device.strategies import DeviceStrategy, Learn, Local, train_by
 from client_sdk.protocol.devices import Task, TaskStrategy, Work
 from client_sdk.protocol.wire import canonical
@@ -170,8 +171,9 @@ def _read(blocks: Blocks, width: int, manifest: Manifest | None = None) -> Any:
 
 
 def _coarse(delta: Tensors) -> Tensors:
-    """What a codec leaves of deltas that rounds to tenths."""
-    return {name: np.round(array, 1) for name, array in delta.items()}
+    """What a codec leaves of deltas."""
+    codec = codecs.get("top-tenth@1")
+    return codec.decode(codec.encode(delta, codecs.Origin(seed=0, round=1, device="d1")))
 
 
 class DeviceStrategyContract:
@@ -182,11 +184,13 @@ class DeviceStrategyContract:
     averaged: ClassVar[tuple[str, ...]] = ("!head.*",)
 
     def play(self, rounds: int = 3) -> list[Local]:
-        """Rounds of one device whose updates all count, from a model of two tensors and a head."""
+        """Rounds of one device whose updates all count, from a model of four tensors, of which one has no dimensions
+        and one no values, a head, and a counter."""
         rng = np.random.default_rng(7)
-        sizes = {"a.weight": (3, 4), "b.weight": (5,), "head.bias": (2,)}
-        model: Tensors = {name: rng.normal(size=size).astype(np.float32) for name, size in sizes.items()}
-        target = {name: rng.normal(size=size).astype(np.float32) for name, size in sizes.items()}
+        sizes = {"a.weight": (3, 4), "b.weight": (5,), "head.bias": (2,), "none": (0, 3), "scale": ()}
+        model: Tensors = {name: np.asarray(rng.normal(size=size), np.float32) for name, size in sizes.items()}
+        model["steps"] = np.array(3, np.int64)
+        target = {name: np.asarray(rng.normal(size=size), np.float32) for name, size in sizes.items()}
         strategy = TaskStrategy(name="contract:it", version="1", parameters=dict(self.given), keeps=self.half.keeps)
         task = Task(
             learner="contract:learner", steps=4, learning_rate=0.1, mu=0.5, averaged=self.averaged, strategy=strategy
@@ -196,6 +200,7 @@ class DeviceStrategyContract:
 
         def learn(model: Tensors, task: Task, *, offset: Tensors | None = None) -> Update:
             assert offset is None or self.half.corrects, "it corrects gradients: say corrects = True"
+            assert all(one.shape == sizes[name] for name, one in (offset or {}).items())
             trained = Manifest.of(model).select(task.averaged)
             now = {name: model[name].copy() for name in trained}
             for _ in range(task.steps or 4 * (task.epochs or 1)):

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import subprocess
+import sys
+
 from client_sdk import codecs
+from client_sdk.tensors import from_bytes, to_bytes
 from quorate.testing import CodecContract
 
 ERRORS = {
@@ -47,3 +53,25 @@ for _name in codecs.names():  # a new one is among them by itself
     globals()[f"Test_{_name}_beside_statistics"] = contract(
         _name, "none", "scalar"
     )  # the last by name: the order of names is the order of blocks
+
+
+def digests() -> str:
+    """Of what each codec sends, and of what comes of it."""
+    found = []
+    for name in codecs.names():
+        it = contract(name, "none", "scalar")()
+        body = it.body(it.delta())
+        decoded = it.codec.decode(from_bytes(body))
+        found.append(hashlib.sha256(body + to_bytes(decoded)).hexdigest())
+    return " ".join(found)
+
+
+def test_another_process_gives_the_same_bytes() -> None:
+    made = subprocess.run(
+        [sys.executable, "-c", f"from {__name__} import digests; print(digests())"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(one for one in sys.path if one), "PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert made.stdout.strip() == digests()

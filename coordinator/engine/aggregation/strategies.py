@@ -48,7 +48,7 @@ _TINY = 1e-10
 class AdaptiveMu(Strategy):
     """FedProx whose mu follows the loss, as in the experiments of Li et al. 2020 (arXiv:1812.06127, section 5.3.2): it
     rises by ``step`` when the loss rises, and falls by ``step``, to 0 at the least, when the loss has fallen in
-    ``patience`` rounds in a row. It begins with ``task.mu``.
+    ``patience`` rounds in a row; then the count of these begins anew. It begins with ``task.mu``.
 
     The loss of a round is the mean over its updates by their weights. A round in which nobody reported one changes
     nothing.
@@ -67,7 +67,7 @@ class AdaptiveMu(Strategy):
     def decide(
         self, task: Task, version: int, small: Small, settings: Settings, device_class: str
     ) -> Mapping[str, float]:
-        return {"mu": min(1000.0, max(0.0, task.mu + settings["step"] * small.get("steps", 0)))}
+        return {"mu": min(1000.0, small.get("mu", task.mu))}
 
     def combine(
         self,
@@ -86,15 +86,13 @@ class AdaptiveMu(Strategy):
             return made
         reported = zip(losses[known].tolist(), sources.weights[known].tolist(), strict=True)
         loss = Tally.total(({"loss": one}, weight, {}) for one, weight in reported).means()["loss"]
-        steps, falls, before = small.get("steps", 0), small.get("falls", 0), small.get("loss")
+        mu, before = small.get("mu", settings["mu"]), small.get("loss")
+        falls = small.get("falls", 0) + 1 if before is not None and loss < before else 0
         if before is not None and loss > before:
-            steps, falls = steps + 1, 0
-        elif before is not None and loss < before:
-            falls += 1
-            if falls == settings["patience"]:
-                down = settings["mu"] + settings["step"] * steps > 0
-                steps, falls = steps - down, 0
-        return made._replace(small={**made.small, "steps": steps, "falls": falls, "loss": loss})
+            mu += settings["step"]
+        elif falls == settings["patience"]:
+            mu, falls = max(0.0, mu - settings["step"]), 0
+        return made._replace(small={**made.small, "mu": round(mu, 12), "falls": falls, "loss": loss})
 
 
 class FedNova(Strategy):

@@ -55,11 +55,25 @@ def test_a_candidate_is_kept_or_left_out(states: States) -> None:
     states.put(KEY, second, of(4), 103.0)
     states.settle(KEY, keep=True)
     assert value_of(states) == 4
-    states.drop(KEY)
-    assert value_of(states) is None
     states.put(KEY, second, of(5), 104.0)
     states.forget()
     assert states.candidate(KEY) is None
+
+
+def test_what_is_too_old_is_deleted_under_every_key(states: States) -> None:
+    """Also of runs that are over, and a candidate whose outcome nobody asked for."""
+    over, waits = key_of("https://coordinator", "over"), key_of("https://coordinator", "waits")
+    for key, number, at in ((over, 7, 99.0), (KEY, 8, 101.0)):
+        states.put(key, Candidate(number, 0, "-"), of(number), at)
+        states.settle(key, keep=True)
+    states.put(waits, Candidate(9, 0, "-"), of(9), 98.0)
+    states.put(KEY, Candidate(10, 0, "-"), of(10), 102.0)
+    assert sorted(states.expire(100.0)) == [(7, 99.0), (9, 98.0)]
+    assert states.current(over) is states.candidate(waits) is None
+    assert (value_of(states), states.candidate(KEY)) == (8, Candidate(10, 0, "-"))
+    assert states.expire(100.0) == []
+    assert sorted(states.expire(103.0)) == [(8, 101.0), (10, 102.0)]
+    assert states.current(KEY) is states.candidate(KEY) is None
 
 
 def test_what_is_damaged_is_as_if_it_were_not_there(tmp_path: Path) -> None:

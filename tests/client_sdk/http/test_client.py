@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from client_sdk.device.actions import Sleep
+from client_sdk.device.states import Candidate, key_of
 from client_sdk.device.storage import FileStorage
 from client_sdk.http.client import Notice
 from client_sdk.protocol.devices import Policy, Task, TaskStrategy
@@ -340,4 +341,23 @@ def test_a_state_that_is_too_large_or_too_old_is_not_kept(tmp_path: Path) -> Non
         assert all(one.update is not None for one in server.script.rounds)
     assert [one.text for one in found if one.kind == "trouble"] == [
         "Its state of round 1 is 0 days old, and is deleted as its owner wants."
+    ]
+
+
+def test_repro_a_state_of_a_run_that_is_over_is_deleted_when_it_is_too_old(tmp_path: Path) -> None:
+    """It was deleted only where the device trained for the same run again."""
+    found: list[Notice] = []
+    with serving(script(rounds=1)) as server, FileStorage(tmp_path) as storage:
+        now = time.time()
+        for run, days in (("over", 31), ("of yesterday", 1)):
+            storage.states.put(
+                key_of("https://elsewhere", run), Candidate(5, 0, "-"), from_bytes(CHECKPOINT), now - 86_400 * days
+            )
+            storage.states.settle(key_of("https://elsewhere", run), keep=True)
+        with client(server, storage, state_days=30, on_notice=found.append) as device:
+            device.run(rounds=1)
+        kept = [storage.states.current(key_of("https://elsewhere", run)) for run in ("over", "of yesterday")]
+    assert [one is not None for one in kept] == [False, True]
+    assert [one.text for one in found if one.kind == "trouble"] == [
+        "Its state of round 5 is 31 days old, and is deleted as its owner wants."
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,77 +20,32 @@ from coordinator.engine.plan import Plan, algorithm
 from coordinator.engine.plan_file import PlanError
 from quorate.testing import DeviceStrategyContract, StrategyContract
 
-
-class TestAdaptiveMu(StrategyContract):
-    strategy = STRATEGIES["adaptive-mu"]
-
-
-class TestFedNova(StrategyContract):
-    strategy = STRATEGIES["fednova"]
-
-
-class TestQFFL(StrategyContract):
-    strategy = STRATEGIES["q-ffl"]
-    given: ClassVar[Mapping[str, float]] = {"q": 1.5}
-    sections: ClassVar[Mapping[str, Any]] = {"aggregation": {"weighting": "equal"}}
-
-
-class TestScaffold(StrategyContract):
-    strategy = STRATEGIES["scaffold"]
-    given: ClassVar[Mapping[str, float]] = {"population": 9}
-
-
-class TestFedDyn(StrategyContract):
-    strategy = STRATEGIES["feddyn"]
-    given: ClassVar[Mapping[str, float]] = {"population": 9}
-    sections: ClassVar[Mapping[str, Any]] = {"task": {"mu": 0.1}}
+GIVEN: Mapping[str, Mapping[str, float]] = {
+    "q-ffl": {"q": 1.5},
+    "scaffold": {"population": 9},
+    "feddyn": {"population": 9},
+    "ditto": {"lambda": 0.5},
+    "fedrep": {"head_epochs": 2},
+    "error-feedback": {"momentum": 0.9},
+}
+SECTIONS: Mapping[str, Mapping[str, Any]] = {
+    "q-ffl": {"aggregation": {"weighting": "equal"}},
+    "feddyn": {"task": {"mu": 0.1}},
+    **{name: {"task": {"averaged": ["!head.*"]}} for name in ("fedper", "fedbn", "fedrep")},
+    "error-feedback": {"task": {"codec": "sign@1"}},
+}
+for _name, _strategy in STRATEGIES.items():  # a new one is among them by itself
+    _fields: dict[str, Any] = {"given": GIVEN.get(_name, {}), "__module__": __name__}
+    _class = f"Test_{_name.replace('-', '_')}"
+    _its = {**_fields, "strategy": _strategy, "sections": SECTIONS.get(_name, {})}
+    globals()[_class] = type(_class, (StrategyContract,), _its)
+    if (_half := _strategy.device) is not None:
+        globals()[f"{_class}_half"] = type(f"{_class}_half", (DeviceStrategyContract,), {**_fields, "half": _half})
 
 
-class TestDitto(StrategyContract):
-    strategy = STRATEGIES["ditto"]
-    given: ClassVar[Mapping[str, float]] = {"lambda": 0.5}
-
-
-class TestFedPer(StrategyContract):
-    strategy = STRATEGIES["fedper"]
-    sections: ClassVar[Mapping[str, Any]] = {"task": {"averaged": ["!head.*"]}}
-
-
-class TestFedRep(StrategyContract):
-    strategy = STRATEGIES["fedrep"]
-    sections: ClassVar[Mapping[str, Any]] = {"task": {"averaged": ["!head.*"]}}
-
-
-class TestErrorFeedback(StrategyContract):
-    strategy = STRATEGIES["error-feedback"]
-    sections: ClassVar[Mapping[str, Any]] = {"task": {"codec": "sign@1"}}
-
-
-class TestHalfOfErrorFeedback(DeviceStrategyContract):
-    half = BUILT_IN["error-feedback"]
-    given: ClassVar[Mapping[str, float]] = {"momentum": 0.9}
-
-
-class TestHalfOfScaffold(DeviceStrategyContract):
-    half = BUILT_IN["scaffold"]
-
-
-class TestHalfOfFedDyn(DeviceStrategyContract):
-    half = BUILT_IN["feddyn"]
-
-
-class TestHalfOfDitto(DeviceStrategyContract):
-    half = BUILT_IN["ditto"]
-    given: ClassVar[Mapping[str, float]] = {"lambda": 0.5}
-
-
-class TestHalfOfFedPer(DeviceStrategyContract):
-    half = BUILT_IN["fedper"]
-
-
-class TestHalfOfFedRep(DeviceStrategyContract):
-    half = BUILT_IN["fedrep"]
-    given: ClassVar[Mapping[str, float]] = {"head_epochs": 2}
+def test_each_half_of_a_device_belongs_to_a_strategy_of_its_name() -> None:
+    halves = {name: one.device for name, one in STRATEGIES.items() if one.device is not None}
+    assert {name: type(one) for name, one in halves.items()} == {name: type(one) for name, one in BUILT_IN.items()}
 
 
 NUMBERS = {"server_learning_rate": 1.0, "learning_rate": 0.1, "mu": 0.0}
@@ -204,6 +159,64 @@ def test_adaptive_mu_rises_with_the_loss_and_falls_after_five_falls() -> None:
     assert told == [0.1, 0.1, *[0.2] * 5, 0.1, 0.1, *[0.2] * 5, *[0.1] * 5, 0.0]
 
 
+@pytest.mark.parametrize(
+    ("first", "losses", "wanted"),
+    [
+        (0.0, [9, 8, 7, 6, 5, 4, 3, 4], [0.0] * 8 + [0.1]),
+        (0.3, [9, 8, 7, 6, 5, 5, 4, 3], [0.3] * 9),
+        (0.05, [9, 8, 7, 6, 5, 4, 5], [0.05] * 6 + [0.0, 0.1]),
+    ],
+)
+def test_adaptive_mu_is_never_below_0_and_a_loss_that_stays_is_no_fall(
+    first: float, losses: list[float], wanted: list[float]
+) -> None:
+    """What would be below 0 is not owed: the next rise is by a whole step."""
+    whole = plan({"name": "adaptive-mu"}, task={"mu": first})
+    chosen, small, told = algorithm(whole), {}, [first]
+    for version, loss in enumerate(losses, 1):
+        small = dict(made_of(chosen, [{"loss": float(loss)}] * 5, small, mu=first).small)
+        told.append(round(chosen.task(whole, version, small).mu, 6))
+    assert told == wanted
+
+
+def test_feddyns_server_counts_the_devices_of_a_round_among_all() -> None:
+    """Algorithm 1 with 5 of 20 devices: h <- h - alpha / m sum_k (w_k - w), and w <- mean_k w_k - h / alpha."""
+    given = {"name": "feddyn", "parameters": {"population": 20}}
+    chosen = algorithm(plan(given, task={"mu": 0.25}, aggregation={"weighting": "equal"}))
+    before = np.linspace(-1, 1, 32, dtype=np.float32)
+    updates = Updates.of(ROWS, 16, 32)
+    made = chosen.combine(
+        flat(np.zeros(40, np.float32)), updates, {"h": flat(before[:, None])}, {}, {**NUMBERS, "mu": 0.25}, b"seed"
+    )
+    own = ROWS[:, :32].astype(np.float64)
+    h = before - 0.25 / 20 * own.sum(0)
+    np.testing.assert_allclose(made.tensors["h"].read(0, 32)[:, 0], h, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(delta(made)[:32], own.mean(0) - h / 0.25, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(delta(made)[32:], ROWS[:, 32:].astype(np.float64).mean(0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("q", [0.0, 0.5, 1.0, 3.0])
+def test_q_ffl_of_a_loss_of_0_is_that_of_the_authors_code(q: float) -> None:
+    """They add 1e-10 to each loss, of which powers may be negative."""
+    losses = np.array([0.0, 1.5, 0.0, 0.01, 0.7])
+    chosen = algorithm(plan({"name": "q-ffl", "parameters": {"q": q}}, aggregation={"weighting": "equal"}))
+    found = delta(made_of(chosen, [{"loss": one} for one in losses]))
+    own, losses = ROWS[:, :32].astype(np.float64), losses + 1e-10
+    h = q * losses ** (q - 1) * 100 * (own**2).sum(1) + 10 * losses**q
+    np.testing.assert_allclose(found[:32], ((losses**q)[:, None] * 10 * own).sum(0) / h.sum(), rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize(("rate", "refused"), [(0.5, False), (1.0, True), (1.5, True)])
+def test_fednova_refuses_a_mu_by_which_no_step_would_count(rate: float, refused: bool) -> None:
+    chosen = algorithm(plan({"name": "fednova"}, task={"mu": 1.0}))
+    reports = [{"steps": one} for one in STEPS]
+    if refused:
+        with pytest.raises(ExtensionError, match="fednova needs less than 1"):
+            made_of(chosen, reports, mu=1.0, learning_rate=rate)
+    else:
+        assert np.isfinite(delta(made_of(chosen, reports, mu=1.0, learning_rate=rate))).all()
+
+
 def test_adaptive_mu_takes_the_mean_by_weights_and_skips_a_round_without_losses() -> None:
     chosen = algorithm(plan({"name": "adaptive-mu"}))
     made = made_of(chosen, [{"loss": 1.0}, {"loss": 2.0}, {}, {"loss": 4.0}, {}])
@@ -254,6 +267,20 @@ def test_a_package_decides_rates_and_less_work_by_class() -> None:
     assert chosen.keeps == {"last": (0.0,)}
 
 
+@pytest.mark.parametrize(
+    ("task", "decides"), [({"epochs": 3}, {"epochs": 3}), ({"steps": 7}, {"steps": 7}), ({}, {"epochs": 1})]
+)
+def test_all_of_the_plans_work_may_be_decided(task: dict[str, int], decides: dict[str, int]) -> None:
+    class All(Strategy):
+        def decide(self, *_: Any) -> Mapping[str, float]:
+            return decides
+
+    registry = Registry(strategies={"lab:all": Installed("1", All())})
+    whole = plan({"name": "lab:all", "version": "1"}, task=task)
+    found = algorithm(whole, registry).task(whole, 0, {})
+    assert {name: getattr(found, name) for name in decides} == decides
+
+
 def test_the_devices_of_a_masked_round_have_one_task() -> None:
     whole = own(secure={"max_norm": 1.0, "max_abs": 0.25}, aggregation={"partial": "refuse", "weighting": "equal"})
     chosen = algorithm(whole, OWN)
@@ -294,6 +321,17 @@ def test_a_strategy_stays_inside_the_plan(changes: dict[str, float], against: st
         ({"strategy": {"name": "q-ffl"}}, "q-ffl needs q, a number from 0"),
         ({"strategy": {"name": "q-ffl", "parameters": {"q": 1}}}, 'set aggregation.weighting = "equal"'),
         ({"strategy": {"name": "fednova"}, "aggregation": {"rule": "median", "weighting": "equal"}}, "makes the delta"),
+        ({"strategy": {"name": "fedbn"}}, 'write averaged = ["!head.*"] for instance'),
+        ({"strategy": {"name": "error-feedback"}}, "the codec float32@1 leaves nothing out: set task.codec"),
+        (
+            {
+                "strategy": {"name": "error-feedback"},
+                "secure": {"max_norm": 1.0, "max_abs": 0.25},
+                "aggregation": {"partial": "refuse"},
+                "task": {"codec": "rotated@1"},
+            },
+            "leave [secure] out",
+        ),
         (
             {"strategy": {"name": "adaptive-mu"}, "schedule": {"mu": {"shape": "linear"}}, "task": {"mu": 1.0}},
             "schedule.mu and it would both set mu",
