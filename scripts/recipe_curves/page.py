@@ -17,6 +17,8 @@ from matplotlib import rc_context
 from simulation import recipes
 from simulation.history import Curve
 
+from .attacks import table
+
 DOCS = Path(__file__).parents[2] / "docs"
 RESULTS, PAGE, IMAGES = DOCS / "recipes.json", DOCS / "recipes.md", DOCS / "images"
 ALGORITHMS = DOCS / "recipes-algorithms.json"
@@ -107,6 +109,18 @@ keep rate 1, which favours the others. `q-ffl` was also tried with two digits a 
 figure is for one of these settings: the papers use other models, splits or data. Figures:
 [recipes-algorithms.json](recipes-algorithms.json)."""
 
+ATTACKS = """The attacks that the rules are known for are large: they are tests, and the table above has one. These two
+hide among the honest updates, and know all of them: ALIE (*a little is enough*, Baruch et al. 2019, arXiv:1902.06156)
+and inner product manipulation (Xie et al. 2019, arXiv:1903.03936). Of 20 updates f are wrong. The honest ones have 400
+values, a standard deviation of 1 in each, and a mean of about 0.2: devices' updates differ more from each other than
+from zero. The figure is how much of the honest mean is in what the rule makes; bold where it is half or more, so that
+the rule withstands the attack; below 0 the model goes backwards. `python -m scripts.recipe_curves --page` measures
+it."""
+ATTACKS_MEAN = """Where updates differ so much, a rule that picks out updates or middle values picks the attackers', who
+are alike. All rules withstand ALIE with a fifth of the updates wrong, and with two fifths none does. The mean, and
+centered clipping with a wide radius, bound what f can do by f / n and lose least; but the mean is lost against the
+large attacks. The papers' remedy is a smaller spread: larger batches, or devices' momentum (Karimireddy et al. 2021,
+arXiv:2012.10333), which is not built. No rule here protects from many who know what the others send."""
 
 MANY = 20
 """Scored rounds above which the end of a curve is a mean of several."""
@@ -253,7 +267,7 @@ def _algorithms(compared: Mapping[str, Any]) -> list[str]:
             cells += [_interval(found["worst"])] if worst else []
             lines.append(f"| {' | '.join([*cells, format(found['kilobytes'], '.1f')])} |")
         parts += [f"**{scene['what']}** (kB: of an update)", "\n".join(lines)]
-    return parts
+    return [*parts, "## Attacks that hide, and robust rules", ATTACKS, "\n".join(table()), ATTACKS_MEAN]
 
 
 def _interval(values: Any, sign: str = "") -> str:

@@ -15,6 +15,7 @@ from coordinator.engine.aggregation.parameters import settings
 from coordinator.engine.aggregation.registry import RULES, Chosen
 from coordinator.engine.plan import Plan, chosen, require_combinable
 from coordinator.engine.plan_file import PlanError
+from scripts.recipe_curves import attacks
 
 Float64 = NDArray[np.float64]
 GIVEN: dict[str, dict[str, float]] = {
@@ -155,6 +156,34 @@ def test_a_rule_withstands_an_attack_and_the_mean_does_not(name: str, attack: Ca
     assert off_by > np.linalg.norm(right), "the mean is further off than the update is long"
     assert np.linalg.norm(found - right) < off_by / 4
     assert found @ right > 0.5 * right @ right
+
+
+def test_alie_is_that_of_its_paper() -> None:
+    """Baruch et al. 2019, section 3: of 50 updates 24 are wrong, so 2 of 26 must be further out: z is 1.43."""
+    good = np.random.default_rng(3).normal(1.0, 2.0, (26, WIDTH))
+    away = (good.mean(axis=0) - attacks.alie(good, 24)) / good.std(axis=0) * np.sign(good.mean(axis=0))
+    np.testing.assert_allclose(away, 1.4261, atol=1e-4)
+
+
+HIDING = {  # the most wrong updates of 20 with which at least half of the step is left: ALIE, inner product
+    "`mean`": (6, 6),
+    "`median`": (4, 2),
+    "`trimmed-mean`, fraction = f / n": (4, 4),
+    "`krum`, wrong = f": (4, 0),
+    "`krum`, wrong = f, keep = n - f": (6, 4),
+    "`geometric-median`": (4, 2),
+    "`centered-clipping`, radius = the spread": (6, 6),
+    "`centered-clipping`, radius = a fifth of it": (4, 0),
+}
+
+
+@pytest.mark.parametrize("label", attacks.GIVEN)
+def test_how_many_that_hide_a_rule_withstands(label: str) -> None:
+    name, given = attacks.GIVEN[label]
+    for attack, most in zip(attacks.ATTACKS.values(), HIDING[label], strict=True):
+        stood = [wrong for wrong in attacks.WRONG if attacks.left(name, given(wrong), attack, wrong, 4) >= attacks.HALF]
+        assert stood == [wrong for wrong in attacks.WRONG if wrong <= most]
+    assert {rule for rule, _ in attacks.GIVEN.values()} == set(RULES)
 
 
 def test_more_wrong_updates_than_it_says_move_krum() -> None:
