@@ -1,11 +1,14 @@
 """The same plan, seed and devices, simulated and deployed, commit the same digests.
 
 Deployed: a coordinator's process and a process for each device, over HTTP. Simulated: ``simulate()`` with the ids that
-the devices were given, since batches are shuffled by them.
+the devices were given, since batches are shuffled by them. All plans run in one deployment, by the same devices,
+and in the middle of that the coordinator is killed, and then a device.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,11 +20,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from client_sdk import codecs
 from client_sdk.http.operator import OperatorClient
 from client_sdk.tensors import to_bytes
+from coordinator.engine.aggregation.registry import SERVER_OPTIMIZERS
+from coordinator.engine.aggregation.strategies import STRATEGIES
+from coordinator.engine.plan import Plan
 from simulation import History, simulate
 from simulation.engines import EngineName
 from tests.coordinator.service.conftest import Server
+from tests.examples.page_package import installed_in
 
 SIZES = (5, 23, 40)
 ROUNDS = 2
@@ -133,6 +141,33 @@ PERSONAL: dict[str, Any] = {
 """What devices keep to themselves."""
 
 
+TRUSTED: dict[str, Any] = {"weighting": "equal", "server_learning_rate": 0.05}
+OTHERS = {
+    "adaptive-mu": ({}, {"server_optimizer": "radam"}, {"codec": "stochastic2-rotated@1"}),
+    "q-ffl": ({"q": 1.0}, {"server_optimizer": "fedavgm"}, {"codec": "entropy4@1"}),
+    "feddyn": ({"population": 4}, {"server_optimizer": "fedyogi"}, {"codec": "eden4@1"}),
+    "ditto": ({"lambda": 0.5}, {"server_optimizer": "lars"}, {"codec": "top-tenth@1"}),
+    "fedper": ({}, {"rule": "krum", "rule_parameters": {"wrong": 0}, "partial": "refuse"}, {"averaged": ["!4.*"]}),
+    "fedbn": ({}, {"server_optimizer": "fedadagrad"}, {"averaged": ["!1.*"], "codec": "sampled-quarter-unbiased@1"}),
+    "clinic:patient": ({"warm": 2}, {"server_optimizer": "average"}, {"codec": "clinic:coarse@1"}),
+    "clinic:thrifty": ({"part": 0.5}, {"rule": "clinic:modest", "rule_version": "1", "partial": "refuse"}, {}),
+}
+"""Strategies that are in no plan above, each with its parameters, and what else the plan has: also those of
+docs/extending.md, of a package that is installed on both sides."""
+
+
+def other(name: str) -> dict[str, Any]:
+    parameters, aggregation, task = OTHERS[name]
+    of_package = {"version": "1", "devices": name == "clinic:thrifty"} if ":" in name else {}
+    return {
+        **PLAN,
+        "name": name.replace(":", "-"),
+        "task": {**PLAN["task"], **task},
+        "aggregation": {**TRUSTED, **aggregation},
+        "strategy": {"name": name, "parameters": parameters, **of_package},
+    }
+
+
 def shard(number: int) -> tuple[Any, Any]:
     rng = np.random.default_rng(number)
     size = SIZES[number]
@@ -150,20 +185,28 @@ PLANS = {
     "scaffold, fedadam": CORRECTED,
     "fedrep": PERSONAL,
     "sign, error feedback": FED_BACK,
+    **{name: other(name) for name in OTHERS},
 }
+RUNS = {**PLANS, "by loss": BY_LOSS}
+"""The cohorts of the last one are drawn by the coordinator's secret."""
 
 
-def rounds_of(*plans: dict[str, Any]) -> int:
-    return sum(int(plan["finish"]["rounds"]) for plan in plans)
+def rounds_of(plan: dict[str, Any]) -> int:
+    return int(plan["finish"]["rounds"])
 
 
 @pytest.fixture(scope="module")
 def learner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Also the package of docs/extending.md is installed, here and in all processes that are started."""
     folder = tmp_path_factory.mktemp("learner")
     (folder / "both_ways.py").write_text(LEARNER)
+    installed_in(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
         yield import_module("both_ways").learner
+    sys.modules.pop("clinic", None)
+    codecs._of_package.cache_clear()
 
 
 @dataclass
@@ -176,50 +219,71 @@ class Deployed:
     """Plan -> the digests of its line."""
     counted: dict[str, list[list[tuple[str, int]]]]
     """Plan -> (device, weight) of each round."""
+    secret: bytes
+    """By which the coordinator drew the cohorts of ``BY_LOSS``."""
 
 
 @pytest.fixture(scope="module")
 def deployed(learner: Any, tmp_path_factory: pytest.TempPathFactory) -> Deployed:
     folder = tmp_path_factory.mktemp("deployed")
-    (folder / "both_ways.py").write_text(LEARNER)
     server, devices = Server.start(folder / "coordinator"), []
     try:
         with OperatorClient(server.url) as operator:
             first = operator.upload_checkpoint(to_bytes(learner.initial(3)))
-            runs = {name: operator.create_run(plan, first, "a test").run for name, plan in PLANS.items()}
-            for number in range(len(SIZES)):
-                devices.append(start_device(folder, server, number, "--rounds", str(rounds_of(*PLANS.values()))))
-            assert [device.wait(200) for device in devices] == [0] * len(SIZES)
-            lines = {}
-            for name, run in runs.items():
+            runs = {name: operator.create_run(plan, first, "a test").run for name, plan in RUNS.items()}
+            devices = [start_device(folder, server, number) for number in range(len(SIZES))]
+            committed(operator, runs["scaffold, fedadam"])
+            port = int(server.url.rsplit(":", 1)[1])
+            server.stop(signal.SIGKILL)
+            server = Server.start(folder / "coordinator", port=port)
+            committed(operator, runs["sign, error feedback"])
+            devices[1].kill()
+            devices[1].wait()
+            devices[1] = start_device(folder, server, 1)
+            for run in runs.values():
                 for _ in operator.events(run):
                     pass
-                lines[name] = [view.digest for view in operator.checkpoints(run)]
             ids = {view.device: int(view.label.rsplit("-", 1)[1]) for view in operator.devices()}
     finally:
         for device in devices:
             device.kill()
         server.stop()
-    counted = {}
+    lines, counted, secret = {}, {}, b""
     for name, run in runs.items():
         with History.open(folder / "coordinator", run) as history:
-            rounds = range(1, rounds_of(PLANS[name]) + 1)
-            counted[name] = [contributions(history, number) for number in rounds]
-    return Deployed(ids, lines, counted)
+            counted[name] = [contributions(history, number) for number in range(1, rounds_of(RUNS[name]) + 1)]
+            lines[name] = [row.digest for row in history._store.checkpoints(run)]
+            row = history._store.run(run)
+            assert row is not None
+            secret = (row.selection_seed << 1).to_bytes(8, "big")
+    return Deployed(ids, lines, counted, secret)
 
 
-def start_device(folder: Path, server: Server, number: int, *options: str) -> subprocess.Popen[bytes]:
+def start_device(folder: Path, server: Server, number: int) -> subprocess.Popen[bytes]:
     """The process of a device with this shard."""
     x, y = shard(number)
     np.savez(folder / f"{number}.npz", x=x, y=y)
     command = [sys.executable, "-m", "client_sdk.cli", "device", "--coordinator", server.url]
     command += ["--token-file", server.token_file, "--learner", "both_ways:learner", "--data", f"{number}.npz"]
-    command += ["--folder", f"device-{number}", "--label", f"shard-{number}", *options]
+    command += ["--folder", f"device-{number}", "--label", f"shard-{number}"]
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
+
+
+def committed(operator: OperatorClient, run: str) -> None:
+    """Waits for the first commit of this run, whose devices then train for the next one, or for another run."""
+    for event in operator.events(run):
+        if event.kind == "Committed":
+            return
 
 
 def contributions(history: History, round: int) -> list[tuple[str, int]]:
     return [(row.device, row.weight) for row in history._store.contributions(history.run, round)]
+
+
+def test_each_strategy_and_server_optimizer_is_in_one_of_the_plans() -> None:
+    asked = [Plan.parse(plan) for plan in PLANS.values()]
+    assert {plan.strategy.name for plan in asked if plan.strategy is not None} >= set(STRATEGIES)
+    assert {plan.aggregation.server_optimizer for plan in asked} >= set(SERVER_OPTIMIZERS)
 
 
 @pytest.mark.slow
@@ -228,7 +292,7 @@ def test_simulated_and_deployed_runs_commit_equal_digests(learner: Any, deployed
     line, counted, rounds = deployed.lines[name], deployed.counted[name], rounds_of(PLANS[name])
     assert len(line) == rounds + 1
     clients = {device: shard(number) for device, number in deployed.ids.items()}
-    engines: list[EngineName] = ["serial", "processes"]
+    engines: list[EngineName] = ["serial"] if name in OTHERS else ["serial", "processes"]
     for engine in engines:
         history = simulate(PLANS[name], learner, clients, init=learner.initial(3), engine=engine, progress=False)
         assert [view.digest for _, view in sorted(history.checkpoints.items())] == line
@@ -237,32 +301,13 @@ def test_simulated_and_deployed_runs_commit_equal_digests(learner: Any, deployed
 
 @pytest.mark.slow
 def test_simulated_and_deployed_runs_draw_the_same_devices_by_their_losses(
-    learner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    learner: Any, deployed: Deployed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the coordinator's secret seed is: the simulation gets that of the deployed run."""
-    (tmp_path / "both_ways.py").write_text(LEARNER)
-    initial, rounds, devices = learner.initial(3), BY_LOSS["finish"]["rounds"], []
-    server = Server.start(tmp_path / "coordinator")
-    try:
-        with OperatorClient(server.url) as operator:
-            run = operator.create_run(BY_LOSS, operator.upload_checkpoint(to_bytes(initial)), "a test").run
-            devices = [start_device(tmp_path, server, number) for number in range(len(SIZES))]
-            for _ in operator.events(run):
-                pass
-            ids = {view.device: int(view.label.rsplit("-", 1)[1]) for view in operator.devices()}
-    finally:
-        for device in devices:
-            device.kill()
-        server.stop()
-    with History.open(tmp_path / "coordinator") as history:
-        counted = [contributions(history, number) for number in range(1, rounds + 1)]
-        row = history._store.run(run)
-        line = [found.digest for found in history._store.checkpoints(run)]
-    assert row is not None
+    line, counted = deployed.lines["by loss"], deployed.counted["by loss"]
     assert len({tuple(device for device, _ in cohort) for cohort in counted}) > 1
-    secret = (row.selection_seed << 1).to_bytes(8, "big")
-    monkeypatch.setattr("simulation.virtual.simulation._entropy", lambda seed: lambda count: secret[:count])
-    clients = {device: shard(number) for device, number in ids.items()}
-    with simulate(BY_LOSS, learner, clients, init=initial, progress=False) as found:
-        assert [contributions(found, number) for number in range(1, rounds + 1)] == counted
+    monkeypatch.setattr("simulation.virtual.simulation._entropy", lambda seed: lambda count: deployed.secret[:count])
+    clients = {device: shard(number) for device, number in deployed.ids.items()}
+    with simulate(BY_LOSS, learner, clients, init=learner.initial(3), progress=False) as found:
+        assert [contributions(found, number) for number in range(1, rounds_of(BY_LOSS) + 1)] == counted
         assert [one.digest for one in found._store.checkpoints(found.run)] == line

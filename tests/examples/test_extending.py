@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -20,32 +21,13 @@ from client_sdk.learners import Catalogue
 from client_sdk.tensors import from_bytes
 from coordinator.engine.plan_file import PlanError
 from simulation import History, simulate
-
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "extending.md").read_text("utf-8")
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+from tests.examples.page_package import PAGE, ROOT, blocks, installed_in
 
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The page's package, as an installer would leave it."""
-    project, _ = blocks("toml")
-    *modules, tests = blocks("python")
-    declared: dict[str, Any] = tomllib.loads(project)["project"]
-    (tmp_path / "clinic.py").write_text("\n\n".join(modules))
-    (tmp_path / "test_clinic.py").write_text("import numpy as np\n" + tests)
-    info = tmp_path / f"{declared['name']}-{declared['version']}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {declared['name']}\nVersion: {declared['version']}\n")
-    lines = [
-        line
-        for group, entries in declared["entry-points"].items()
-        for line in (f"[{group}]", *(f"{name} = {value}" for name, value in entries.items()))
-    ]
-    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    installed_in(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
     sys.modules.pop("clinic", None)
@@ -98,6 +80,34 @@ def test_the_packages_selection_lets_devices_rest(package: Path) -> None:
     history = run(package / "data", shifts=range(6), cohort=rested, finish={"rounds": 2})
     first, second = ({row.device for row in history._store.contributions(history.run, number)} for number in (1, 2))
     assert (len(first), first | second) == (3, {f"c{number}" for number in range(6)})
+
+
+@pytest.mark.parametrize("way", ["masked", "quantized"])
+def test_a_strategy_that_is_linear_in_the_sum_runs_under_masks_as_an_object_of_a_notebook(
+    package: Path, way: Any
+) -> None:
+    patient = importlib.import_module("clinic").Patient()
+    size = {"select": 12, "goal": 12, "quorum": 1.0}
+    asked: dict[str, Any] = {
+        "name": "masked",
+        "task": {"epochs": 1, "learning_rate": 0.5},
+        "cohort": size,
+        "aggregation": {"weighting": "equal", "partial": "refuse"},
+        "finish": {"rounds": 4},
+    }
+    clients = {f"c{at}": load_data("clinic:wards").train for at in range(12)}
+    learner, init = Catalogue().load("clinic:mean"), {"w": np.zeros(2, np.float32)}
+    plain = simulate(asked, learner, clients, init=init, strategy=patient, progress=False)
+    secure = {"max_norm": 100.0, "max_abs": 8.0, "minimum_cohort": 4}
+    given = {"init": init, "strategy": patient, "secure": way, "progress": False}
+    masked = simulate({**asked, "secure": secure}, learner, clients, **given)  # type: ignore[arg-type]
+    x, last, mean = np.zeros(2), np.zeros(2), np.array([5.0, 6.0])
+    for number in range(1, 5):
+        step = 0.5 * min(1, number / 4) * (mean - x) + last / 2
+        x, last = x + step, step
+    np.testing.assert_allclose(plain.checkpoint()["w"], x, rtol=1e-6)
+    np.testing.assert_allclose(masked.checkpoint()["w"], x, atol=2e-3)
+    assert masked._store.checkpoints(masked.run)[-1].named_tensors.keys() == {"last-step"}
 
 
 @pytest.fixture(scope="module")
