@@ -1,7 +1,7 @@
 """The fault explorer finds no bug in the product, and finds every mutant.
 
 The seeds rotate: each day begins at another seed. ``EXPLORE_SCHEDULES`` and ``EXPLORE_SEED`` override it. The seeds of
-the corpus (``corpus.py``) are played besides: they are few, and in them every event and every fault meets every phase.
+the corpus (``corpus.py``) are played besides, until every event and every fault has met every phase.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.explorer.search import PRODUCT, SearchReport, explore, play, play_man
 from tests.explorer.shape import Shape
 from tests.explorer.shrink import shrink
 from tests.faults import corpus
-from tests.faults.corpus import ANEW, Corpus, Known, cover, coverage_of, shows
+from tests.faults.corpus import ANEW, Corpus, Known, complete, cover, shows
 from tests.faults.soak_page import add_to_count
 
 pytestmark = pytest.mark.whole
@@ -69,7 +69,7 @@ def test_no_invariant_breaks_and_every_event_and_fault_meets_every_phase(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     report = explore(SEED, SCHEDULES, jobs=2)
-    report.coverage += coverage_of(Corpus.read().schedules)
+    complete(report.coverage, Corpus.read().schedules)
     with capsys.disabled():
         print(f"\nexplorer, from seed {SEED}: {report.to_json()}")
     assert not report.findings, failures(report)
@@ -100,7 +100,7 @@ def test_cover_takes_the_seeds_that_meet_most_of_what_is_missing() -> None:
     one, two, three, four = map(Known, range(1, 5))
     met = {one: frozenset({a}), two: frozenset({a, b}), three: frozenset({b, c}), four: frozenset({a, b, c})}
     assert cover(met, times=1) == [four]
-    assert cover(met, times=2) == [two, three, four]
+    assert cover(met, times=2) == [four, two, three], "those that meet all once come first"
     assert cover({one: frozenset({a})}, times=2) == [one], "met as often as it can be"
 
 
