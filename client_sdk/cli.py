@@ -27,7 +27,7 @@ from client_sdk.commands.secagg import app as secagg_app
 from client_sdk.commands.token_file import SENTENCE as TOKEN_IS_SHOWN
 from client_sdk.commands.token_file import token_is_shown
 from client_sdk.extensions import installed_version
-from client_sdk.imports import Shadowed, check
+from client_sdk.imports import Shadowed, check, end_uncollected, uncollected
 from client_sdk.terminal import (
     ErrorsAsSentences,
     errors_as_sentences,
@@ -149,6 +149,7 @@ def _quorate(
 def main(arguments: list[str] | None = None) -> None:
     """Run one command. An error is printed as one sentence; the exit code is 0, 1 or 2."""
     given = sys.argv[1:] if arguments is None else arguments
+    end_uncollected()
     start(given)
     if token_is_shown(given):
         print_error(TOKEN_IS_SHOWN)
@@ -201,7 +202,8 @@ def _room(room: str) -> dict[str, Any] | None:
         _rooms[room] = None
         for entry in _entries(room):
             try:
-                loaded = click_command_of(entry.load())
+                with uncollected():
+                    loaded = click_command_of(entry.load())
             except ModuleNotFoundError:
                 continue
             except Exception as error:  # noqa: BLE001  (an error in another package must not disable the device's commands)

@@ -32,7 +32,7 @@ from client_sdk.data import count, held_out_part, training_part
 from client_sdk.device import strategies
 from client_sdk.device.strategies import DeviceStrategy, Local
 from client_sdk.extensions import extensions
-from client_sdk.imports import Shadowed, check
+from client_sdk.imports import Shadowed, check, uncollected
 from client_sdk.isolation import generator, private, reads_only, seeded
 from client_sdk.metrics import pooled, undefined
 from client_sdk.protocol.devices import Assignment, Score, Task
@@ -470,7 +470,8 @@ def _import(name: str) -> tuple[Any, str]:
 def _guarded(name: str, load: Callable[[], Any]) -> Any:
     """The result of ``load``; any error becomes a LearnerError."""
     try:
-        return load()
+        with uncollected():
+            return load()
     except LearnerError:
         raise
     except ModuleNotFoundError as error:

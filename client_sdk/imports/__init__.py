@@ -1,9 +1,14 @@
-"""How packages are imported: public names on first use, and an error where a user's file hides a package of ours."""
+"""How packages are imported: public names on first use, and an error where a user's file hides a package of ours; and
+what Python's garbage collector spends on imports is saved.
+"""
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -81,3 +86,25 @@ def load(package: str, name: str, homes: Mapping[str, str], *, extra: str | None
         raise ImportError(f"{package}.{name} needs {absent}: pip install 'quorate[{extra}]'", name=absent) from None
     setattr(sys.modules[package], name, found)
     return found
+
+
+# ------------------------------------------------------------ the garbage collector
+# What is imported stays until the end, and none of it is garbage. Python's collector looks through it all the same:
+# while modules load, and when the process ends. For torch this took 0.5 of 1.6 CPU seconds.
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """For imports that take long: the collector rests."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def end_uncollected() -> None:
+    """From now on this process ends without a last search for garbage: its memory goes back as a whole."""
+    atexit.register(gc.freeze)

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from client_sdk.commands.long_running import use_threads
+from client_sdk.imports import uncollected
 from coordinator.commands.common import BehindProxy, TlsCert, TlsKey, ending_tls, refuse_password, settings_errors
 
 if TYPE_CHECKING:
@@ -67,9 +68,10 @@ def serve(
     refuse_password(database)
     configure_log(as_json)
     use_threads(None)
-    from coordinator.authority.app import inside_authority
-    from coordinator.service.process import serve as serve_until_stopped
-    from coordinator.settings import Settings
+    with uncollected():
+        from coordinator.authority.app import inside_authority
+        from coordinator.service.process import serve as serve_until_stopped
+        from coordinator.settings import Settings
 
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     with settings_errors():

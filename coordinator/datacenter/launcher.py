@@ -10,12 +10,15 @@ import os
 import sys
 from functools import partial
 
+from client_sdk.imports import end_uncollected, uncollected
 from coordinator.child_processes import kill_family, when_parent_ends
 
 
 def main() -> None:
     when_parent_ends(partial(kill_family, os.getpid()), also_children=True)
-    from torch.distributed.run import main as torchrun
+    end_uncollected()
+    with uncollected():
+        from torch.distributed.run import main as torchrun
 
     torchrun(sys.argv[1:])
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from client_sdk.commands.long_running import exit_process
+from client_sdk.imports import uncollected
 from coordinator.child_processes import when_parent_ends
 from coordinator.datacenter.job import ENV_ATTEMPT, ENV_JOB, ENV_RESTARTS
 from coordinator.datacenter.progress import OnMessage, write_line
@@ -37,8 +38,9 @@ def run(spec: JobSpec, on_message: OnMessage, fail: OnMessage | None = None) -> 
 
 
 def _run(spec: JobSpec, on_message: OnMessage, wrong: OnMessage) -> int:
-    from client_sdk.learning.group import GroupLost, RankFailed, joined
-    from coordinator.datacenter.training import train
+    with uncollected():
+        from client_sdk.learning.group import GroupLost, RankFailed, joined
+        from coordinator.datacenter.training import train
 
     try:
         with joined(spec.device, spec.hang_s) as group:

@@ -20,6 +20,7 @@ from torch import nn
 
 from client_sdk.chance import derive_seed
 from client_sdk.data import training_part
+from client_sdk.imports import uncollected
 from client_sdk.isolation import seed_generators, seeded
 from client_sdk.learning import state
 from client_sdk.learning.data import TensorExamples, as_examples
@@ -109,7 +110,8 @@ def train(
         job = _prepared(learner, model, data, recipe, ranks)
         saved, step = None, 0
         if checkpoints is not None:
-            from coordinator.datacenter.checkpoints import Checkpoints  # a second of imports
+            with uncollected():
+                from coordinator.datacenter.checkpoints import Checkpoints  # a second of imports
 
             saved = Checkpoints(checkpoints, ranks, _about(name, model, len(job.examples), recipe))
             found = saved.open(resume)
@@ -250,12 +252,14 @@ def _prepared(learner: Learner, model: Tensors, data: Any, recipe: Recipe, group
         params = freeze(state.named_tensors(module), sent)
         order = GlobalOrder(count, recipe.batch_size, recipe.seed)
         module = for_group(module.to(group.device), group, accumulate=recipe.accumulate, smallest=order.smallest)
+        with uncollected():  # torch imports its compiler for the first optimizer of a process
+            optimizer = make_optimizer(recipe, learner, params)
         job = _Job(
             module=module,
             params=params,
             examples=examples,
             order=order,
-            optimizer=make_optimizer(recipe, learner, params),
+            optimizer=optimizer,
             scaler=torch.amp.GradScaler("cuda") if recipe.precision == "float16" else None,
             floating=floating_of(module),
             left_out={name: model[name] for name in state.sent_names(model, ("*",), ("*",)) - sent},
