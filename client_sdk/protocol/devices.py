@@ -20,15 +20,14 @@ version. In a plan an unknown field is an error, because the operator expects an
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from operator import not_
+from typing import Annotated, Literal
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    SerializerFunctionWrapHandler,
     field_validator,
-    model_serializer,
     model_validator,
 )
 from pydantic.json_schema import SkipJsonSchema
@@ -61,22 +60,16 @@ class Score(Message):
 
     examples: int = Field(ge=1, le=2**40)
     metrics: dict[MetricName, Finite] = Field(max_length=64)
-    weights: dict[MetricName, Annotated[float, Field(gt=0, le=2.0**60)]] = Field(default_factory=dict, max_length=64)
+    weights: dict[MetricName, Annotated[float, Field(gt=0, le=2.0**60)]] = Field(
+        default_factory=dict, max_length=64, exclude_if=not_
+    )
     """What the value of a metric counts by when scores are averaged, where that is not ``examples``: how many labels
     there are, or the sum of their classes' weights."""
     states: dict[MetricName, list[Annotated[float, Field(ge=-(2.0**60), le=2.0**60)]]] = Field(
-        default_factory=dict, max_length=64, repr=False
+        default_factory=dict, max_length=64, repr=False, exclude_if=not_
     )
     """The state of each metric whose states are added up, number by number, before there is a value: counts in a
     confusion matrix, or in the bins of a curve. At most 1,024 numbers in all."""
-
-    @model_serializer(mode="wrap")
-    def _what_is_there(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        body: dict[str, Any] = whole(self)
-        for name in ("weights", "states"):
-            if not body.get(name):
-                body.pop(name, None)
-        return body
 
     @field_validator("states")
     @classmethod
@@ -153,7 +146,7 @@ class Task(BaseModel):
     score_held_out: bool = False
     """Devices score the checkpoint that they receive on held-out data of their own, before training. They send each
     metric's value, or its state where it has one: at most 1,024 numbers, which are added up. Secure plans refuse it."""
-    strategy: SkipJsonSchema[TaskStrategy | None] = Field(default=None, exclude_if=lambda said: said is None)
+    strategy: SkipJsonSchema[TaskStrategy | None] = Field(default=None, exclude_if=not_)
     """The device's half of the plan's strategy. A plan says it in its section ``[strategy]``, never here."""
 
     @field_validator("learner_version")
@@ -216,25 +209,14 @@ class Policy(Message):
     """Take part in rounds with secure aggregation only."""
     max_epochs: int | None = Field(default=None, ge=1)
     """Refuse tasks with more epochs. None: no bound."""
-    secure: SecureBounds | None = None
+    secure: SecureBounds | None = Field(default=None, exclude_if=not_)
     """Bounds on secure rounds. None, which is not sent: the defaults of ``SecureBounds``."""
-    plain: tuple[LearnerName, ...] | None = None
+    plain: tuple[LearnerName, ...] | None = Field(default=None, exclude_if=lambda said: said is None)
     """Learners whose plans without secure aggregation it accepts, after its first secure round. None, which is not
     sent: all, since it has joined none."""
-    max_state_bytes: int | None = Field(default=None, ge=0)
+    max_state_bytes: int | None = Field(default=None, ge=0, exclude_if=lambda said: said is None)
     """The most that this device keeps from round to round for the strategy of one run; 0: nothing, and it takes part in
     no such run. None, which is not sent: 1 GiB."""
-
-    @model_serializer(mode="wrap")
-    def _what_is_set(self, serialized: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields: dict[str, Any] = serialized(self)
-        if self.secure is None:
-            fields.pop("secure", None)
-        if self.plain is None:
-            fields.pop("plain", None)
-        if self.max_state_bytes is None:
-            fields.pop("max_state_bytes", None)
-        return fields
 
 
 class DeviceFacts(Message):
@@ -255,7 +237,7 @@ class CheckIn(Message):
     """Training examples on the device now, as it reports; at most its ``examples_cap`` counts."""
     learners: dict[LearnerName, str] = Field(default_factory=dict, max_length=256)
     """Installed learners: ``package:name`` -> version. A device is eligible only for runs of these learners."""
-    strategies: dict[str, str] = Field(default_factory=dict, max_length=256, exclude_if=lambda said: not said)
+    strategies: dict[str, str] = Field(default_factory=dict, max_length=256, exclude_if=not_)
     """Strategies of which it has the device's half: name -> version. A device is eligible only for runs of these, and
     for those that have none."""
     policy: Policy = Policy()
@@ -303,20 +285,12 @@ class Assignment(Message):
     warning: str = ""
     """A sentence for the device's owner: what the coordinator noticed about the device, such as a folder that was
     copied. Empty: nothing."""
-    roles: dict[str, StatisticRole] = Field(default_factory=dict)
+    roles: dict[str, StatisticRole] = Field(default_factory=dict, exclude_if=not_)
     """The statistics of the model: they travel as float32 beside what the codec makes of the parameters. Empty: all
     tensors are parameters, and neither this nor ``roles_digest`` is sent."""
-    roles_digest: Literal[""] | Digest = ""
+    roles_digest: Literal[""] | Digest = Field(default="", exclude_if=not_)
     """SHA-256 over name, dtype, shape and role of all tensors (``client_sdk.tensors.manifest.digest_of``). A device
     whose learner knows its roles refuses another one."""
-
-    @model_serializer(mode="wrap")
-    def _what_is_set(self, serialized: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields: dict[str, Any] = serialized(self)
-        if not self.roles and not self.roles_digest:
-            fields.pop("roles", None)
-            fields.pop("roles_digest", None)
-        return fields
 
 
 class Wait(Message):

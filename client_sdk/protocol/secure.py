@@ -16,9 +16,10 @@ packed vector; what else is signed is in the header ``SECURE_HEADER``. A wait th
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from operator import not_
+from typing import Annotated, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
 from client_sdk.protocol.names import DeviceId, Message
 
@@ -84,15 +85,8 @@ class SecureTask(Message):
     """Bits of correctness, of *fast*; 0 in *strict*."""
     minimum_cohort: int
     """Fewest devices of a roster and of a sum."""
-    statistics: tuple[float, ...] = ()
+    statistics: tuple[float, ...] = Field(default=(), exclude_if=not_)
     """The range of each statistic of the model, in the order of their names. Not sent if empty."""
-
-    @model_serializer(mode="wrap")
-    def _what_is_set(self, serialized: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields: dict[str, Any] = serialized(self)
-        if not self.statistics:
-            fields.pop("statistics", None)
-        return fields
 
 
 class SecureWait(Message):
