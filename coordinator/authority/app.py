@@ -16,7 +16,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from fastapi import FastAPI, Request
@@ -28,7 +28,6 @@ from starlette.responses import JSONResponse, Response
 from client_sdk.credentials.certificate import HolderClass
 from client_sdk.credentials.enrolment_token import EnrolmentToken
 from client_sdk.credentials.errors import BadCredential
-from client_sdk.credentials.identity_keys import TrustedAuthority
 from client_sdk.protocol.authority import REVOCATIONS_MEDIA_TYPE, AuthorityRoute, CertificateRequest
 from client_sdk.protocol.problems import ProblemError
 from coordinator.authority.answering import AuthorityAnswers, SignedRequest
@@ -42,6 +41,7 @@ from coordinator.service.edge import Edge
 from coordinator.service.errors import problem_of, problem_response
 from coordinator.service.observe import Meters
 from coordinator.service.process import (
+    Inside,
     bind,
     certificate_of,
     collect_only_what_is_new,
@@ -195,32 +195,8 @@ _LEFT_S = 30 * DAY_S
 """A token that lasts less long is replaced at the next start."""
 
 
-@dataclass(frozen=True)
-class InsideAuthority:
-    """The authority of one start of a coordinator."""
-
-    answers: AuthorityAnswers
-    clock: Callable[[], float]
-    device_token_file: Path
-    """With a token by which a device enrols; mode 0600."""
-    worker_token_file: Path
-    """With a token by which a worker enrols; mode 0600."""
-
-    @property
-    def trusted(self) -> TrustedAuthority:
-        return self.answers.issuer.trusted
-
-    def revocations(self) -> bytes:
-        """The bytes of its current list."""
-        return self.answers.revocations(self.clock())
-
-    def routes(self, service: Serving) -> list[LeanRoute]:
-        """What it serves beside the coordinator's routes. The coordinator serves the list."""
-        return holders_routes(service, self.answers, self.clock)
-
-
 @contextlib.contextmanager
-def inside_authority(folder: Path, url: str, clock: Callable[[], float]) -> Iterator[InsideAuthority]:
+def inside_authority(folder: Path, url: str, clock: Callable[[], float]) -> Iterator[Inside]:
     """The authority in this folder, which is made where there is none, under the coordinator's URL of this start.
     ``clock``: Unix seconds. AuthorityFolderError, FolderError."""
     if not (folder / KEY_FILE).exists():
@@ -231,7 +207,13 @@ def inside_authority(folder: Path, url: str, clock: Callable[[], float]) -> Iter
             write_policy(folder, issuer.policy)
         with ledger.writing() as rows:
             files = [_token_file(folder, rows, issuer, holder, clock()) for holder in ("device", "worker")]
-        yield InsideAuthority(AuthorityAnswers(issuer, ledger), clock, *files)
+        answers = AuthorityAnswers(issuer, ledger)
+        yield Inside(
+            issuer.trusted,
+            lambda: answers.revocations(clock()),
+            lambda service: holders_routes(service, answers, clock),
+            *files,
+        )
 
 
 def _token_file(folder: Path, rows: LedgerRows, issuer: Issuer, holder: HolderClass, at: float) -> Path:

@@ -23,7 +23,6 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 from starlette.routing import BaseRoute
@@ -61,22 +60,19 @@ class CannotServe(Exception):
     """The server did not start; the message is one sentence with the fix."""
 
 
-class Inside(Protocol):
-    """An authority in this process (``authority.app``)."""
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """An authority in this process (``authority.app.inside_authority``)."""
 
-    @property
-    def trusted(self) -> TrustedAuthority: ...
-
-    @property
-    def device_token_file(self) -> Path: ...
-
-    @property
-    def worker_token_file(self) -> Path: ...
-
-    def revocations(self) -> bytes:
-        """The bytes of its current list."""
-
-    def routes(self, service: Serving) -> Sequence[BaseRoute]: ...
+    trusted: TrustedAuthority
+    revocations: Callable[[], bytes]
+    """The bytes of its current list."""
+    routes: Callable[[Serving], Sequence[BaseRoute]]
+    """What it serves beside the coordinator's routes. The coordinator serves the list."""
+    device_token_file: Path
+    """With a token by which a device enrols; mode 0600."""
+    worker_token_file: Path
+    """With a token by which a worker enrols; mode 0600."""
 
 
 MakeInside = Callable[[Path, str, Callable[[], float]], AbstractContextManager[Inside]]

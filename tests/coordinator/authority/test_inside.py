@@ -12,7 +12,8 @@ from client_sdk.credentials.certificate import Certificate
 from client_sdk.credentials.enrolment_token import EnrolmentToken, enrolment_statement
 from client_sdk.identity import DeviceKey
 from client_sdk.protocol.authority import CertificateRequest
-from coordinator.authority.app import InsideAuthority, inside_authority
+from coordinator.authority.answering import AuthorityAnswers
+from coordinator.authority.app import inside_authority
 from coordinator.authority.folder import opened
 from coordinator.datafolder import FolderError
 from coordinator.settings import Settings
@@ -29,13 +30,14 @@ def token_in(file: Path) -> str:
     return file.read_text().strip()
 
 
-def certified(inside: InsideAuthority, text: str, key: DeviceKey) -> Certificate:
+def certified(folder: Path, text: str, key: DeviceKey) -> Certificate:
     token = EnrolmentToken.parse(text)
-    statement = enrolment_statement(inside.trusted.id, token.secret_digest, bytes.fromhex(key.public_hex))
-    asked = CertificateRequest(
-        secret=token.secret.hex(), public_key=key.public_hex, proof=key.sign(statement).hex(), label=""
-    )
-    return Certificate.parse(bytes.fromhex(inside.answers.enrol(asked, NOW).certificate))
+    with opened(folder) as (issuer, ledger):
+        statement = enrolment_statement(issuer.trusted.id, token.secret_digest, bytes.fromhex(key.public_hex))
+        asked = CertificateRequest(
+            secret=token.secret.hex(), public_key=key.public_hex, proof=key.sign(statement).hex(), label=""
+        )
+        return Certificate.parse(bytes.fromhex(AuthorityAnswers(issuer, ledger).enrol(asked, NOW).certificate))
 
 
 def test_it_is_made_once_with_a_token_for_devices_and_one_for_workers(tmp_path: Path) -> None:
@@ -45,7 +47,7 @@ def test_it_is_made_once_with_a_token_for_devices_and_one_for_workers(tmp_path: 
             text = token_in(file)
             token = EnrolmentToken.parse(text)
             assert (token.url, token.authority) == (URL, inside.trusted.digest)
-            assert certified(inside, text, DeviceKey.create()).holder == holder
+            assert certified(folder, text, DeviceKey.create()).holder == holder
             path = folder / f"{holder}-token"
             assert path.read_text().strip() == text
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -57,16 +59,16 @@ def test_after_a_restart_at_another_port_the_tokens_hold_under_the_new_url(tmp_p
     folder, key = tmp_path / "authority", DeviceKey.create()
     with inside_authority(folder, URL, lambda: NOW) as first:
         before = first.trusted, token_in(first.device_token_file), token_in(first.worker_token_file)
-        made = certified(first, token_in(first.device_token_file), key)
+        made = certified(folder, token_in(first.device_token_file), key)
     other = "http://127.0.0.1:9999"
     with inside_authority(folder, other, lambda: NOW + 5) as second:
         assert second.trusted == before[0]
         again = EnrolmentToken.parse(token_in(second.device_token_file))
         assert (again.url, again.secret) == (other, EnrolmentToken.parse(before[1]).secret)
-        assert certified(second, token_in(second.device_token_file), key) == made, (
+        assert certified(folder, token_in(second.device_token_file), key) == made, (
             "the same key has the same certificate"
         )
-        assert certified(second, before[1], key) == made, "also by the token of before"
+        assert certified(folder, before[1], key) == made, "also by the token of before"
     with opened(folder) as (issuer, _):
         assert issuer.policy.url == other, "its operator's commands make tokens for this URL"
 
