@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from client_sdk.tensors import Roles, TensorHeader
     from client_sdk.tensors.manifest import StatisticRole
     from coordinator.engine.plan import Plan
-    from coordinator.runtime.insight.plan_cost import RoundCost
+    from coordinator.runtime.insight.plan_check import RoundCost
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -58,8 +58,7 @@ def check(
     """
     from coordinator.engine.plan import Plan, algorithm, require_bits, require_combinable
     from coordinator.runtime.extensions import installed
-    from coordinator.runtime.insight.plan_check import cannot_learn, rounding_of, said_of_plan
-    from coordinator.runtime.insight.plan_cost import RoundCost
+    from coordinator.runtime.insight.plan_check import RoundCost, cannot_learn, rounding_of, said_of_plan
 
     read = Plan.from_toml(plan, changes or ())
     weighs = None if examples is None or read.terms is None else float(min(examples, read.terms.weight_cap))
@@ -104,7 +103,7 @@ def check(
 def schema() -> None:
     """Print the JSON schema of plans. An editor completes and checks a plan whose first line names the schema's file:
     ``#:schema ./plan.schema.json``."""
-    from coordinator.runtime.insight.plan_schema import plan_schema
+    from coordinator.runtime.insight.plan_check import plan_schema
 
     say_json(plan_schema())
 
@@ -160,7 +159,7 @@ def _document(plan: Plan, cost: RoundCost | None, unknown: str) -> dict[str, Any
 
 def _lines(plan: Plan, cost: RoundCost | None, unknown: str) -> list[str]:
     from client_sdk.protocol.names import size_text
-    from coordinator.runtime.insight.plan_cost import longest_s, time_text
+    from coordinator.runtime.insight.plan_check import longest_s, time_text
 
     cohort, rounds = plan.cohort, plan.finish.rounds
     reports = f"closes at {cohort.goal} reports, counts from {cohort.quorum_count} at the deadline"

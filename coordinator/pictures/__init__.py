@@ -1,10 +1,9 @@
 """Pictures of runs for papers and notebooks, by matplotlib's object interface: no pyplot, no display.
 
-========================================== ==========================================================================
-panel                                      colours, ticks, legends of all panels
-funnel, metrics, exchanges (_panel)        one panel each
-run_figure                                 the picture of one run, as ``quorate plot`` writes it, and the panel of lanes
-========================================== ==========================================================================
+========== ==============================================================================
+panels     one function for each panel, and their colours, ticks and legends
+run_figure the picture of one run, as ``quorate plot`` writes it, and the panel of lanes
+========== ==============================================================================
 
 This file needs no matplotlib.
 """

@@ -27,10 +27,7 @@ from matplotlib.patches import Patch
 from client_sdk.protocol.insight import Lane, LaneEnd, LanesView
 from client_sdk.protocol.operators import MetricView, RoundView, RunView
 from coordinator.pictures import Curve
-from coordinator.pictures.exchanges_panel import exchanges_panel
-from coordinator.pictures.funnel_panel import funnel_panel
-from coordinator.pictures.metrics_panel import Key, metrics_panel
-from coordinator.pictures.panel import (
+from coordinator.pictures.panels import (
     BLUE,
     GREEN,
     GREY,
@@ -41,8 +38,14 @@ from coordinator.pictures.panel import (
     TEXT,
     TITLE,
     YELLOW,
+    ExchangePoint,
+    FunnelRow,
+    Key,
+    exchanges_panel,
     finish,
+    funnel_panel,
     legend,
+    metrics_panel,
     note,
 )
 
@@ -67,31 +70,6 @@ class PicturedRun:
     round: RoundView | None = None
     """The round whose lanes are drawn; None: the exchanges of a secure run are, and of another run nothing."""
     lanes: LanesView | None = None
-
-
-@dataclass(frozen=True)
-class _Row:
-    """A round in the funnel."""
-
-    round: int
-    status: str
-    selected: int
-    reported: int
-    counted: int
-    late: int
-    refused: int
-    withdrawn: int
-    dropped: int
-
-
-@dataclass(frozen=True)
-class _Exchange:
-    round: int
-    status: str
-    exchange: str
-    expected: int
-    came: int
-    needed: int
 
 
 def draw(found: PicturedRun) -> Figure:
@@ -143,17 +121,17 @@ def _watched(view: RunView) -> str | None:
     return metric if isinstance(metric, str) else None
 
 
-def _row(view: RoundView) -> _Row:
+def _row(view: RoundView) -> FunnelRow:
     funnel = view.funnel
-    return _Row(
+    return FunnelRow(
         view.round, view.status, funnel.selected, max(funnel.reported, view.counted), view.counted, funnel.late,
         funnel.refused, funnel.withdrawn, funnel.dropped,
     )  # fmt: skip
 
 
-def _exchanges(view: RoundView) -> list[_Exchange]:
+def _exchanges(view: RoundView) -> list[ExchangePoint]:
     found = view.secure.exchanges if view.secure is not None else ()
-    return [_Exchange(view.round, view.status, one.exchange, one.expected, one.came, one.needed) for one in found]
+    return [ExchangePoint(view.round, view.status, one.exchange, one.expected, one.came, one.needed) for one in found]
 
 
 STEPS = {"waits": "#E4E4E4", "fetches": SKY, "trains": BLUE, "encodes and sends": ORANGE}

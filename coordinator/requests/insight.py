@@ -24,7 +24,7 @@ from coordinator.access import Operator, Role
 from coordinator.requests.entry import About, AfterDevice, Direct, Entry, Limit, Permission, RoundNumber
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.insight.fleet_views import DeviceFilter
-from coordinator.runtime.insight.plan_schema import plan_schema as schema_of_plans
+from coordinator.runtime.insight.plan_check import plan_schema as schema_of_plans
 
 LaneLimit = Annotated[int, Field(ge=1, le=1000), About("at most this many")]
 Skip = Annotated[int, Field(ge=0), About("leave out so many, for paging")]

@@ -7,21 +7,36 @@ It uses matplotlib's object interface only: no pyplot, no global state, no displ
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from io import BytesIO
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from coordinator.pictures.exchanges_panel import exchanges_panel
-from coordinator.pictures.funnel_panel import BARS, funnel_panel
-from coordinator.pictures.metrics_panel import metrics_panel
-from coordinator.pictures.panel import BLUE, RED, TEXT, TITLE, finish, legend, note
+from coordinator.pictures.panels import (
+    BARS,
+    BLUE,
+    RED,
+    TEXT,
+    TITLE,
+    ExchangePoint,
+    FunnelRow,
+    exchanges_panel,
+    finish,
+    funnel_panel,
+    legend,
+    metrics_panel,
+    note,
+)
 from simulation.history.folder import HistoryError
 from simulation.history.recorded_run import RecordedRun
 from simulation.history.tables import standing
+
+Row = TypeVar("Row", FunnelRow, ExchangePoint)
 
 
 class HistoryFigure(Figure):
@@ -41,14 +56,19 @@ def draw(history: RecordedRun) -> HistoryFigure:
     if secure:
         panels = figure.subplot_mosaic("ab\ncd", width_ratios=(5, 6))
         funnel, metrics, devices = panels["a"], panels["b"], panels["c"]
-        exchanges_panel(panels["d"], history.exchanges)
+        exchanges_panel(panels["d"], _fields(ExchangePoint, history.exchanges))
     else:
         funnel, metrics, devices = figure.subplots(1, 3, width_ratios=(5, 6, 4))
     figure.suptitle(f"{history.run}: {standing(history)}", fontsize=TITLE, fontweight="bold")
-    funnel_panel(funnel, history.rounds)
+    funnel_panel(funnel, _fields(FunnelRow, history.rounds))
     metrics_panel(metrics, history.curves, history.plan.finish.metric)
     _participation(devices, history)
     return figure
+
+
+def _fields(row: type[Row], found: Iterable[object]) -> list[Row]:
+    """What panels draw of the records of a history, which have more fields."""
+    return [row(*(getattr(one, name) for name in row._fields)) for one in found]
 
 
 def write(figure: Figure, path: Path) -> None:

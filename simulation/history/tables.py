@@ -15,7 +15,7 @@ from client_sdk.protocol.names import size_text
 from client_sdk.protocol.operators import TREATED, rounding_words
 from coordinator.engine.secure.plan import said_of_bits
 from coordinator.pictures import Curve
-from coordinator.runtime.insight.lateness import lateness
+from coordinator.runtime.insight.participation import lateness
 from coordinator.store.port import Reader
 from simulation.history.folder import HistoryError
 from simulation.history.recorded_run import RecordedRun

@@ -39,7 +39,7 @@ def draw(
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.ticker import MaxNLocator
 
-        from coordinator.pictures.panel import BLUE, GREEN, ORANGE, PINK, RED, SKY
+        from coordinator.pictures.panels import BLUE, GREEN, ORANGE, PINK, RED, SKY
         from simulation.history.figure import HistoryFigure, write
     except ModuleNotFoundError:
         raise HistoryError("Pictures need matplotlib: pip install 'quorate[simulation]'.") from None

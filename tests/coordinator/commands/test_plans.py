@@ -14,8 +14,7 @@ import pytest
 from client_sdk.tensors import Manifest, read_header, to_bytes
 from coordinator.commands.initial_checkpoint import roles_for, said_roles
 from coordinator.engine.plan import Plan
-from coordinator.runtime.insight.plan_cost import RoundCost
-from coordinator.runtime.insight.plan_schema import plan_schema
+from coordinator.runtime.insight.plan_check import RoundCost, plan_schema
 from tests.client_sdk.commands.run_cli import quorate
 
 ROOT = Path(__file__).parents[3]

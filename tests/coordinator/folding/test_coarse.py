@@ -12,8 +12,7 @@ from client_sdk.tensors import Tensors, from_bytes
 from client_sdk.tensors.checkpoint_delta import BLOCK, decode, encode
 from coordinator.engine.aggregation.combining import flat
 from coordinator.folding import aggregator
-from coordinator.folding.aggregator import Aggregator
-from coordinator.folding.coarse import coarse
+from coordinator.folding.aggregator import Aggregator, coarse
 from tests.coordinator.folding.test_aggregator import Bench
 
 RNG = np.random.default_rng(0)

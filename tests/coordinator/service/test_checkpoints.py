@@ -33,8 +33,7 @@ from client_sdk.protocol.names import (
 from client_sdk.tensors import to_bytes
 from client_sdk.tensors.checkpoint_delta import decode
 from coordinator.blobs import Missing
-from coordinator.service.deltas import Deltas
-from coordinator.service.downloads import NO_BYTES, FilePart, parse_range
+from coordinator.service.downloads import NO_BYTES, Deltas, FilePart, parse_range
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.devices import Device, plan
 from tests.coordinator.service.test_edge import refused

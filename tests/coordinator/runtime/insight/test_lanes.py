@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from client_sdk.protocol.insight import Lane, LanesView
-from coordinator.runtime.insight.rounds_in_log import before_round, events_of_round, round_of
+from coordinator.runtime.insight.lanes import before_round, events_of_round, round_of
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import EventRow
 from tests.coordinator.world import World

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from client_sdk.protocol.insight import DeviceParticipation
-from coordinator.runtime.insight.lateness import by_class, lateness
+from coordinator.runtime.insight.participation import by_class, lateness
 
 
 def device(number: int, selected: int, missed: int, kind: str = "no class") -> DeviceParticipation:

@@ -97,8 +97,8 @@ def test_a_failed_training_says_why(center: Center) -> None:
 def test_heartbeats_beyond_the_bound_are_thinned_and_the_last_stays(
     center: Center, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinator.runtime.insight.leases.POINTS_SHOWN", 4)
-    monkeypatch.setattr("coordinator.runtime.insight.leases.LEASES_SHOWN", 1)
+    monkeypatch.setattr("coordinator.runtime.insight.lanes.POINTS_SHOWN", 4)
+    monkeypatch.setattr("coordinator.runtime.insight.lanes.LEASES_SHOWN", 1)
     worker = center.worker()
     for place in range(10):
         lease = center.poll(worker, f"i{place // 5}", installation="disk")

@@ -14,7 +14,7 @@ from client_sdk.protocol.insight import CheckPlan
 from client_sdk.secagg.header import GraphRule
 from client_sdk.tensors import Layout, Manifest, to_bytes
 from client_sdk.update import Seconds, Update, encode_update
-from coordinator.runtime.insight.plan_cost import of_secure_round, of_update
+from coordinator.runtime.insight.plan_check import of_secure_round, of_update
 from tests.coordinator.runtime.insight.test_plan_check import any_run, uploaded
 from tests.coordinator.world import World
 
