@@ -139,8 +139,8 @@ class Coordinator:
         """Returns what the readiness check reads. StoreError where the database does not answer."""
         waiting = sum(self.fleet.counts().values())
         found: dict[str, object] = {"runs": len(self.operators.run_ids()), "tasks": len(self.core.tasks())}
-        troubles = self.core.process.run_errors.all()
-        found |= {"waiting": waiting, **({"troubles": troubles} if troubles else {})}
+        errors = self.core.process.run_errors.all()
+        found |= {"waiting": waiting, **({"run_errors": errors} if errors else {})}
         damaged = self.core.blobs.damaged()
         found |= {"damaged": damaged} if damaged else {}
         authority = self.identities.trouble()

@@ -118,12 +118,12 @@ class Driver:
                 self._perform(task)
 
     def _perform(self, task: Task) -> None:
-        troubles = self._coordinator.core.process.run_errors
+        errors = self._coordinator.core.process.run_errors
         try:
             self._coordinator.perform(task)
             self._bugs.pop(task, None)
             self._logged.pop(task, None)
-            troubles.clear(task[0], _about(task))
+            errors.clear(task[0], _about(task))
         except (StoreError, BlobError, MissingExtension, SecureRoundsWait) as error:
             if self._logged.get(task) != str(error):
                 self._logged[task] = str(error)
@@ -131,7 +131,7 @@ class Driver:
             self._try_later(task)
         except Exception as error:  # noqa: BLE001 - one task's bug must not end the thread that performs all others
             self._bugs[task] = self._bugs.get(task, 0) + 1
-            troubles.note(task[0], error, _about(task))
+            errors.note(task[0], error, _about(task))
             self._try_later(task, pause_s(self._bugs[task]))
 
     def _try_later(self, task: Task, after_s: float | None = None) -> None:

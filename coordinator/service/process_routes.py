@@ -44,7 +44,7 @@ def process_routes(service: Service, home_path: Callable[[], str]) -> list[APIRo
         found: dict[str, Any] = {**checks, "stalled": coordinator.stalled()}
         if sees is None:
             return works, found
-        shown: dict[str, Any] = {name: found[name] for name in ("stalled", "troubles") if name in found}
+        shown: dict[str, Any] = {name: found[name] for name in ("stalled", "run_errors") if name in found}
         shown = {name: {run: why for run, why in runs.items() if sees(run)} for name, runs in shown.items()}
         return works, shown | {name: found[name] for name in ("authority",) if name in found}
 

@@ -3,7 +3,7 @@
 The newest is at one path. Each that is in date is at its digest: what a header of a secure attempt names.
 
 A fetch that fails stops nothing: the list that is held counts on, until its next update for secure rounds. Why it
-failed is in the log, once, and with the rest of the authority's troubles in ``/readyz``.
+failed is in the log, once, and with the rest of the authority's errors in ``/readyz``.
 """
 
 from __future__ import annotations

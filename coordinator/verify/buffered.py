@@ -1,10 +1,10 @@
-"""Places of a buffered run, by an account of the log that is made without the engine's ``step``: who trains which
-version since when, how stale each report is, and what it weighs.
+"""Devices in flight in a buffered run, by an account of the log that is made without the engine's ``step``: who trains
+which version since when, how stale each report is, and what it weighs.
 
 A place begins with a draw, of as many devices as were free and waited; no device has two, nor one in a round that has
-its report, or has refused it. It ends with a report, a
-withdrawal or a refused update, with a ``Tick`` after its time, with a commit that leaves its version too far behind,
-and with the end of a round that none follows. A commit has exactly the goal's number of reports.
+its report, or has refused it. It ends with a report, a withdrawal or a refused update, with a ``Tick`` after its time,
+with a commit that leaves its version too far behind, and with the end of a round that none follows. A commit has
+exactly the goal's number of reports.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Carried:
     begun: set[str] = field(default_factory=set)
 
 
-class Places:
+class InFlight:
     """``add`` takes the next event of the run; ``complete`` completes the account of its rounds."""
 
     def __init__(self, plan: Plan, section: Buffered) -> None:

@@ -25,7 +25,7 @@ from coordinator.store.port import (
     StoreError,
     WorkerRow,
 )
-from coordinator.verify.buffered import Places
+from coordinator.verify.buffered import InFlight
 from coordinator.verify.chains import EventChain, Head, RefusalChain, against_head
 from coordinator.verify.deadlines import Deadlines
 from coordinator.verify.draws import against_draw
@@ -106,15 +106,15 @@ class RunChecks:
             if counts["rounds"][number] > 1:
                 yield RunViolation("rows", number, "its row is stored twice")
             yield from self._stored_round(reader, number, rounds)
-        deadlines: Deadlines | Places = Deadlines(self.plan, {item.round: item.opened_at for item in rounds})
+        deadlines: Deadlines | InFlight = Deadlines(self.plan, {item.round: item.opened_at for item in rounds})
         if self.plan.buffered is not None:
-            deadlines = Places(self.plan, self.plan.buffered)
+            deadlines = InFlight(self.plan, self.plan.buffered)
         log: dict[int, LoggedRound] = {}
         times = RoundTimes()
         yield from self._log(reader, replay, log, deadlines, times)
         if replay.whole and replay.state.round_number and replay.state.roles != row.roles:
             yield RunViolation("log", latest, "its row names other statistics of its model than its first event")
-        if isinstance(deadlines, Places):
+        if isinstance(deadlines, InFlight):
             deadlines.complete(log, {item.round for item in rounds})
         refusals = RefusalChain(row)
         yield from refusals.findings(reader, replay.round_number, self._refusal_heads)
@@ -138,7 +138,7 @@ class RunChecks:
             yield RunViolation("4", number, "the log names it, and its row is missing")
         yield from times.findings(stored)
         yield from checks.refusals(stored)
-        if isinstance(deadlines, Places):
+        if isinstance(deadlines, InFlight):
             is_open = any(item.status == "open" for item in rounds)
             yield from deadlines.claims(reader.claims(row.run), is_open)
         else:
@@ -170,7 +170,7 @@ class RunChecks:
         buffered, seed = self.plan.buffered is not None, self.row.selection_seed
         for drawn, known in self.replay.draws.with_known():
             if drawn.pool is None or blobs.whole(drawn.pool):
-                select = len(drawn.cohort) if buffered else self.plan.cohort.select  # how many are free: see Places
+                select = len(drawn.cohort) if buffered else self.plan.cohort.select  # how many are free: see InFlight
                 for against in against_draw(blobs.blobs, select, choice, seed + drawn.before, drawn, known):
                     yield RunViolation("draw", drawn.round, against)
         for number, (parent, committed) in enumerate(pairwise(self._line), 1):
@@ -227,7 +227,7 @@ class RunChecks:
         reader: Reader,
         replay: Replay,
         log: dict[int, LoggedRound],
-        deadlines: Deadlines | Places,
+        deadlines: Deadlines | InFlight,
         times: RoundTimes,
     ) -> Iterator[RunViolation]:
         last, fence, number, chain = 0, 0, 0, EventChain(self.row)

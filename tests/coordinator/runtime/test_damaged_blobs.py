@@ -177,7 +177,7 @@ def test_without_its_newest_checkpoint_a_run_stalls_and_abandons_nothing(world: 
     stalled = world.coordinator.core.state("marks").round_number
     assert stalled <= 3, "the round that was drawn before is abandoned at its deadline; no other one begins"
     assert newest in world.coordinator.stalled()["marks"]
-    assert newest in str(world.coordinator.healthy()["troubles"])
+    assert newest in str(world.coordinator.healthy()["run_errors"])
     store_again(world, right, newest)
     second = world.play_round(stalled)
     marks = world.expected({1: counted, stalled: second})["marks"]

@@ -99,7 +99,7 @@ def test_status_shows_the_run_that_is_not_handled(world: World, capsys: pytest.C
     tables.print_run(views["first"])
     shown = capsys.readouterr().out
     assert "not handled" in shown
-    assert world.coordinator.healthy()["troubles"] == {"first": views["first"].trouble}
+    assert world.coordinator.healthy()["run_errors"] == {"first": views["first"].trouble}
 
 
 def test_a_run_that_is_readable_again_is_handled(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

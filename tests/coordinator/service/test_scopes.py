@@ -164,10 +164,10 @@ def test_readiness_names_no_run_without_a_key(served: Served, monkeypatch: pytes
     assert served.get("/readyz", served.key("viewer", "red")) == {
         "ok": True,
         "stalled": {"red": "it is red"},
-        "troubles": {},
+        "run_errors": {},
     }
     everything = served.get("/readyz", served.key("viewer", "*"))
-    assert (everything["stalled"], everything["troubles"], everything["runs"]) == (reasons, {"blue": "unreadable"}, 2)
+    assert (everything["stalled"], everything["run_errors"], everything["runs"]) == (reasons, {"blue": "unreadable"}, 2)
     assert served.ask("GET", "/readyz", "qk_junk").status_code == 401
     assert "red" not in served.ask("GET", "/healthz", "").text
 

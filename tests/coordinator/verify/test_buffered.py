@@ -12,7 +12,7 @@ from coordinator.blobs import FileBlobs
 from coordinator.datafolder import BLOBS_FOLDER, DATABASE_FILE
 from coordinator.store import open_store
 from coordinator.store.port import ClaimRow, EventRow
-from coordinator.verify.buffered import Places
+from coordinator.verify.buffered import InFlight
 from coordinator.verify.logged_round import LoggedRound
 from tests.coordinator.engine.story import plan
 from tests.coordinator.runtime.test_buffered import PLAN
@@ -113,7 +113,7 @@ class Log:
     def __init__(self) -> None:
         self.plan = plan(cohort=COHORT, buffered={"concurrency": 2, "most_stale": 1})
         assert self.plan.buffered is not None
-        self.places = Places(self.plan, self.plan.buffered)
+        self.places = InFlight(self.plan, self.plan.buffered)
         self.rounds: dict[int, LoggedRound] = {}
         self.at, self.seq = 100.0, 0
         self.says("Created", weight_unit=64)
