@@ -1,6 +1,6 @@
 """``quorate datacenter join``: this machine takes datacenter rounds of a coordinator, for as long as it runs.
 
-This file reads options, checks that the machine can do what it would offer, and prints events. ``worker.client`` renews
+This file reads options, checks that the machine can do what it would offer, and prints events. ``worker`` renews
 leases; ``trainer`` trains the rounds. Importing it is fast and needs no torch. A running agent needs none either: only
 the training processes load torch.
 """
@@ -100,7 +100,7 @@ def join(
     from coordinator.datacenter.multi_machine import FollowerPool
     from coordinator.datacenter.preflight import look
     from coordinator.datacenter.trainer import JobTrainer, Machine
-    from coordinator.datacenter.worker.client import DatacenterWorker
+    from coordinator.datacenter.worker import DatacenterWorker
 
     url = check_url(coordinator)
     token = enrolment_token(token_file, enrolled=(folder / "record.json").exists())

@@ -1,6 +1,6 @@
 """The trainer of a datacenter's worker: each leased round is a job of processes, on this machine or on a group of them.
 
-It needs no torch: ``worker.client`` renews the lease while a job runs. A round whose agent was killed continues from
+It needs no torch: ``worker`` renews the lease while a job runs. A round whose agent was killed continues from
 the last saved step, since a job is identified by its run and the checkpoint that it started from.
 """
 

@@ -1,17 +1,16 @@
 """The port between the Grid and a coordinator: the requests of a ServerApp, for one run after another.
 
 ``client_sdk.http.flower.FlowerOperator`` speaks to a coordinator over HTTP; the simulator answers in the same process.
+It is the entry point ``simulation`` of the group ``quorate.flower``: ``(app, nodes, data=...)`` gives the context of a
+link whose nodes run the app's ClientApp.
 Each request may be sent again at any time. All raise ProblemError; a problem of the kind ``busy`` (nobody answers, or
 not now) is what the Grid waits out. They are called from many threads.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Protocol
 
-from client_sdk.flower.app import AppFolder
 from client_sdk.http.flower import FlowerContent
 from client_sdk.protocol.flower import (
     CreateFlowerRun,
@@ -55,11 +54,3 @@ class FlowerLink(Protocol):
 
     def end(self, run: str, request: EndFlowerRun) -> FlowerRunView:
         """End the run."""
-
-
-class Simulated(Protocol):
-    """What the entry point ``simulation`` of the group ``quorate.flower`` is."""
-
-    def __call__(self, app: AppFolder, nodes: int, *, data: Path | None = None) -> AbstractContextManager[FlowerLink]:
-        """A coordinator in this process whose nodes run the app's ClientApp while the context lasts. Node ``i`` has
-        ``partition-id`` i and ``num-partitions`` in its ``node_config``. ``data``: a folder that keeps the run."""

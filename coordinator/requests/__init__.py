@@ -59,10 +59,6 @@ class Table:
         """Returns the entry. KeyError where there is none."""
         return self._entries[method, str(route)]
 
-    def with_entry(self, entry: Entry[Shape]) -> Table:
-        """Returns a table that has this entry too."""
-        return Table([*self, entry])
-
 
 TABLE = Table(
     entry for room in (devices, secure, insight, operators, workers, flower, access) for entry in room.ENTRIES

@@ -115,10 +115,6 @@ class FlowerMessageRow:
     def answered(self) -> bool:
         return self.replied_at is not None
 
-    def open_at(self, now: float) -> bool:
-        """Whether it waits for its answer."""
-        return not self.answered and now < self.expires_at
-
 
 @dataclass(frozen=True, slots=True)
 class FlowerRound:

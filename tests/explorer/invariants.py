@@ -18,7 +18,7 @@ import numpy as np
 
 from client_sdk.device.record import Joined
 from coordinator.blobs import BlobError
-from coordinator.datacenter.worker.session import Ended
+from coordinator.datacenter.worker_session import Ended
 from coordinator.engine.named_tensors import called
 from coordinator.store.port import RoundRow
 from coordinator.verify import verify

@@ -36,7 +36,7 @@ from client_sdk.protocol.workers import (
     ResultReport,
     WorkerPoll,
 )
-from coordinator.datacenter.worker.session import (
+from coordinator.datacenter.worker_session import (
     AwaitJob,
     Begin,
     Ended,

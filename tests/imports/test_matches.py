@@ -12,7 +12,7 @@ from typing import get_args
 import pytest
 
 from client_sdk.device.actions import Action
-from coordinator.datacenter.worker.session import WorkerAction
+from coordinator.datacenter.worker_session import WorkerAction
 from coordinator.engine import effects, events
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -24,7 +24,7 @@ from client_sdk.protocol.workers import Lease
 from client_sdk.tensors import from_bytes, to_bytes
 from coordinator.datacenter.agent_folder import AgentFolder
 from coordinator.datacenter.trainer import Halted, TrainedCheckpoint, TrainingFailed, WorkerOffer
-from coordinator.datacenter.worker.client import DatacenterWorker
+from coordinator.datacenter.worker import DatacenterWorker
 from tests.client_sdk.http.http_authority import authority
 from tests.coordinator.service.conftest import Server, server
 

@@ -13,7 +13,7 @@ from client_sdk.device.record import Record
 from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.protocol.workers import LeaseRenewed
 from coordinator.authority.issuer import DAY_S
-from coordinator.datacenter.worker.session import NEW, WorkerAction, WorkerReply, work
+from coordinator.datacenter.worker_session import NEW, WorkerAction, WorkerReply, work
 from tests.client_sdk.device.scripted_authority import START, ScriptedAuthority
 from tests.coordinator.datacenter.test_worker_session import KNOWN, LEASE, RECEIPT, TRAINED, Script, progress
 

@@ -7,7 +7,7 @@ from client_sdk.device.requests import Pacing
 from client_sdk.protocol.devices import Wait
 from client_sdk.protocol.problems import Problem, problem
 from client_sdk.protocol.workers import WorkerPoll
-from coordinator.datacenter.worker.session import WorkerReply, work
+from coordinator.datacenter.worker_session import WorkerReply, work
 from tests.coordinator.datacenter.test_worker_session import KNOWN
 
 PACING = Pacing()

@@ -38,7 +38,7 @@ from client_sdk.protocol.workers import (
     WorkerRegistered,
     WorkerRegistration,
 )
-from coordinator.datacenter.worker.session import (
+from coordinator.datacenter.worker_session import (
     AwaitJob,
     Begin,
     Ended,

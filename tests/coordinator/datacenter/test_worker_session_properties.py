@@ -12,7 +12,7 @@ from client_sdk.device.actions import Failed, Fetched
 from client_sdk.protocol.devices import Noted, Wait
 from client_sdk.protocol.problems import Problem, ProblemError, problem
 from client_sdk.protocol.workers import Heartbeat, LeaseEnd, LeaseRenewed, ResultReport
-from coordinator.datacenter.worker.session import Unable
+from coordinator.datacenter.worker_session import Unable
 from tests.coordinator.datacenter.test_worker_session import LEASE, RECEIPT, TRAINED, Script, lost, progress
 
 PAGE = ProblemError(Problem(type="about:blank", title="Not Found", status=404))

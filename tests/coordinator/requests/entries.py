@@ -5,7 +5,7 @@ from __future__ import annotations
 from client_sdk.protocol.devices import Noted, Wait
 from client_sdk.protocol.names import Message, RunId
 from coordinator.blobs import Spool
-from coordinator.requests import TABLE, Body, Direct, Entry, Held, Permission
+from coordinator.requests import TABLE, Body, Direct, Entry, Held, Permission, Table
 from coordinator.requests.entry import RoundNumber
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.store.port import DeviceRow
@@ -82,4 +82,4 @@ BODY = Entry(
     summary="Keep",
     group="devices",
 )
-EXTENDED = TABLE.with_entry(DIRECT).with_entry(HELD).with_entry(BODY)
+EXTENDED = Table([*TABLE, DIRECT, HELD, BODY])

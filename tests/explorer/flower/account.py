@@ -93,8 +93,9 @@ class Account:
     def _waits(self, message: str) -> bool:
         row: FlowerMessageRow | None = self._durable.store.flower_message(RUN, message)
         run = self._durable.store.flower_run(RUN)
-        going_on = run is not None and not run.over
-        return going_on and row is not None and row.open_at(self._world.agenda.now + SOON_S) and self._old(row)
+        if row is None or run is None or run.over:
+            return False
+        return not row.answered and self._world.agenda.now + SOON_S < row.expires_at and self._old(row)
 
     def _old(self, row: FlowerMessageRow) -> bool:
         """Not offered anew since: a message that expired is a new one for its device."""

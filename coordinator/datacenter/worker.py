@@ -31,7 +31,7 @@ from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.protocol.workers import Lease, LeaseEnd, WorkerPoll
 from coordinator.datacenter.agent_folder import AgentFolder
 from coordinator.datacenter.trainer import Halted, JobTrainer, NotNow, TrainingFailed
-from coordinator.datacenter.worker.session import (
+from coordinator.datacenter.worker_session import (
     AwaitJob,
     Begin,
     Ended,
