@@ -16,7 +16,7 @@ import typer
 from client_sdk.commands.joining import FILES, Target
 from client_sdk.commands.long_running import Threads, use_threads
 from client_sdk.terminal import Json, TimeLeft, fail, print_error, say, say_json
-from coordinator.datacenter import agent, follower_agent
+from coordinator.datacenter import agent
 
 if TYPE_CHECKING:
     from coordinator.datacenter.progress import OnMessage
@@ -29,8 +29,8 @@ datacenter = typer.Typer(
     epilog="Example: quorate datacenter train quorate:mnist-mlp --data mnist --nproc 2 --steps 500 --out m.safetensors",
 )
 app.add_typer(datacenter, name="datacenter")
-datacenter.command(epilog=agent.EPILOG)(agent.join)
-datacenter.command(epilog=follower_agent.EPILOG)(follower_agent.follow)
+datacenter.command(epilog=agent.JOIN_EPILOG)(agent.join)
+datacenter.command(epilog=agent.FOLLOW_EPILOG)(agent.follow)
 
 
 @app.callback()

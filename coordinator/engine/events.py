@@ -13,8 +13,7 @@ from typing import Any, ClassVar, get_args
 from pydantic import TypeAdapter
 
 from client_sdk.tensors.manifest import StatisticRole
-from coordinator.engine.event_fields import OfAttempt, OfDevice
-from coordinator.engine.evidence import NO_EVIDENCE, Evidence
+from coordinator.engine.event_fields import NO_EVIDENCE, UNTREATED, Evidence, OfAttempt, OfDevice, Treated
 from coordinator.engine.named_tensors import NamedTensors, Small
 from coordinator.engine.secure.events import (
     Advanced,
@@ -35,7 +34,6 @@ from coordinator.engine.secure.events import (
     Spent,
     Unbarred,
 )
-from coordinator.engine.treatment import UNTREATED, Treated
 
 __all__ = [
     "Advanced",

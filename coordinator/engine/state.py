@@ -21,12 +21,12 @@ from client_sdk.secagg.header import Terms
 from client_sdk.tensors.manifest import StatisticRole
 from coordinator.engine.aggregation.weights import times_of
 from coordinator.engine.effects import Contribution
+from coordinator.engine.event_fields import UNTREATED, Treated
 from coordinator.engine.named_tensors import NamedTensors, Small
 from coordinator.engine.plan import Plan
 from coordinator.engine.reasons import grouped
 from coordinator.engine.secure.state import Barred, SecureRound
 from coordinator.engine.selection import Known
-from coordinator.engine.treatment import UNTREATED, Treated
 
 Row = TypeVar("Row")
 RoundPhase = Literal[

@@ -24,7 +24,7 @@ from client_sdk.protocol.flower import PUSH_LIMIT, FlowerMessage, FlowerNodes, F
 from coordinator.flower.link import FlowerLink
 from coordinator.flower.messages import MessageIds, SentMessage, groups_of, incoming, nobody, outgoing, pushes
 from coordinator.flower.patience import Patience, StillAway
-from coordinator.flower.server_app_events import MessagesPushed, NodesAwaited, OnServerAppEvent, ReplyTaken
+from coordinator.flower.tally import MessagesPushed, NodesAwaited, OnServerAppEvent, ReplyTaken
 
 HOLD_S = 25.0
 """How long one request for replies is held."""

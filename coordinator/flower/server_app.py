@@ -18,8 +18,7 @@ from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.flower.grid import OutgoingContents, QuorateGrid, Quorum
 from coordinator.flower.link import FlowerLink
 from coordinator.flower.patience import Patience, StillAway
-from coordinator.flower.server_app_events import MessagesPushed, Notice, OnServerAppEvent, ReplyTaken, ServerAppEvent
-from coordinator.flower.tally import first_line
+from coordinator.flower.tally import MessagesPushed, Notice, OnServerAppEvent, ReplyTaken, ServerAppEvent, first_line
 
 REASON_LIMIT = 2000
 START_WAIT_S = 3.0

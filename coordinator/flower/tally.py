@@ -1,14 +1,59 @@
-"""How far a run is, from what the Grid tells: lines for people, and the numbers at the end."""
+"""What happens in a Flower run, as the Grid tells it, and how far the run is by that: lines for people, and the numbers
+at the end.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from threading import Lock
 from typing import assert_never
 
-from coordinator.flower.server_app_events import MessagesPushed, NodesAwaited, Notice, ReplyTaken, ServerAppEvent
+
+@dataclass(frozen=True)
+class MessagesPushed:
+    """Messages of one kind and group are durable."""
+
+    kind: str
+    group: str
+    messages: int
+    known: int
+    """Those that an earlier start of the ServerApp had pushed, or whose node does not exist."""
+
+
+@dataclass(frozen=True)
+class ReplyTaken:
+    """A reply was handed to the ServerApp."""
+
+    kind: str
+    group: str
+    error: str | None
+    """Why there is no content; None: there is one."""
+    known: bool = False
+    """Whether an earlier start of the ServerApp had pushed its message."""
+
+
+@dataclass(frozen=True)
+class NodesAwaited:
+    """The ServerApp asks for nodes again and again, and sends nothing."""
+
+    nodes: int
+    ineligible: Mapping[str, int] = field(default_factory=dict)
+    """Devices that are there and cannot serve the run, by reason."""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A sentence for people."""
+
+    text: str
+
+
+ServerAppEvent = MessagesPushed | ReplyTaken | NodesAwaited | Notice
+OnServerAppEvent = Callable[[ServerAppEvent], None]
+"""Called from any thread."""
+
 
 EVERY_S = 2.0
 """Between two lines about one group that is under way."""

@@ -48,7 +48,7 @@ from coordinator.engine.aggregation.combining import Blocks, Combine, Computed, 
 from coordinator.engine.aggregation.parameters import ExtensionError, Settings
 from coordinator.engine.aggregation.registry import BUILT_IN, Registry
 from coordinator.engine.effects import Contribution
-from coordinator.engine.evidence import NO_EVIDENCE, Evidence, updates_digest
+from coordinator.engine.event_fields import NO_EVIDENCE, Evidence, updates_digest
 from coordinator.engine.named_tensors import MOST_SMALL, NamedTensors, Small
 from coordinator.engine.plan import Plan, algorithm
 from coordinator.folding.named_tensors import HashedReads, StoredBlocks, carried

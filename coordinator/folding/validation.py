@@ -38,8 +38,8 @@ from client_sdk.tensors.manifest import shown
 from client_sdk.tensors.safetensors_file import Source
 from client_sdk.update import decode_report
 from coordinator.engine.aggregation.weights import reason_against
+from coordinator.engine.event_fields import Treated
 from coordinator.engine.plan import Plan
-from coordinator.engine.treatment import Treated
 
 
 @dataclass(frozen=True, slots=True, eq=False)

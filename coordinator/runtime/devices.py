@@ -32,10 +32,10 @@ from client_sdk.secagg.header import task_of
 from coordinator.blobs import Spool
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
+from coordinator.engine.event_fields import UNTREATED, Treated
 from coordinator.engine.reasons import printable
 from coordinator.engine.rounds import KINDS, kind_of
 from coordinator.engine.state import Member, RunState
-from coordinator.engine.treatment import UNTREATED, Treated
 from coordinator.folding import validation
 from coordinator.runtime import records
 from coordinator.runtime.core import Core

@@ -1,7 +1,7 @@
 """The fleet: which devices wait, and why others get no work. All runs share the waiting devices.
 
 Check-ins that arrive together are written in one transaction, each with what the device said of itself, so that every
-replica can say why a device fits no run. Cohorts are drawn in ``cohort_selection``.
+replica can say why a device fits no run. Cohorts are drawn in ``actions``.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from client_sdk.tensors import SHORT_HEADER, TensorError, canonical_digest, head
 from coordinator.blobs import Spool
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.evidence import Evidence
+from coordinator.engine.event_fields import Evidence
 from coordinator.engine.phases.leasing import fleet_is_back, is_restart, reason_against
 from coordinator.engine.phases.training import RENEWALS, reason_lost
 from coordinator.engine.plan import Datacenter

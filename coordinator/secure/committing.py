@@ -21,7 +21,7 @@ from client_sdk.tensors.safetensors_file import read_header
 from coordinator.blobs import BlobError, Blobs
 from coordinator.engine.aggregation.combining import Computed
 from coordinator.engine.aggregation.parameters import Settings
-from coordinator.engine.evidence import Evidence
+from coordinator.engine.event_fields import Evidence
 from coordinator.engine.named_tensors import NamedTensors, Small
 from coordinator.folding.aggregator import BLOCK, Aggregator, CannotAggregate, NewCheckpoint
 from coordinator.folding.named_tensors import HashedReads

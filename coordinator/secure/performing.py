@@ -23,7 +23,7 @@ from client_sdk.secagg.survivors import RevealedShares
 from coordinator.blobs import BlobError, Blobs, Gone
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.evidence import sum_digest
+from coordinator.engine.event_fields import sum_digest
 from coordinator.engine.secure.state import SecureRound
 from coordinator.engine.state import RunState
 from coordinator.folding.aggregator import Aggregator, CannotAggregate, NewCheckpoint

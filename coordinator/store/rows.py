@@ -38,7 +38,7 @@ class DeviceRow:
     """When it left: what the coordinator knew of it is forgotten since."""
     facts: Json = field(default_factory=dict)
     """What it said of itself at its last check-in, and which of its processes check in: ``runtime/fleet.py``. Or at its
-    last poll for messages of Flower runs: ``runtime/flower/eligibility.py``."""
+    last poll for messages of Flower runs: ``runtime/flower/nodes.py``."""
     node: int | None = None
     """The id by which Flower's ServerApps know it (``client_sdk.flower.work``), once it has polled; unique."""
 

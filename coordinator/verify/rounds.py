@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from coordinator.engine.evidence import sum_digest, updates_digest
+from coordinator.engine.event_fields import sum_digest, updates_digest
 from coordinator.engine.named_tensors import called, changes
 from coordinator.engine.plan import Plan
 from coordinator.engine.reasons import printable

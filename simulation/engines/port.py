@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from client_sdk.protocol.devices import Score, UpdateReport
 from client_sdk.tensors import Tensors
 from client_sdk.tensors.exact_sum import ExactSum
-from coordinator.engine.treatment import UNTREATED, Treated
+from coordinator.engine.event_fields import UNTREATED, Treated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from client_sdk.protocol.devices import Score, UpdateReport
 from client_sdk.tensors import Manifest, ManifestMismatch, TensorError, Tensors
 from client_sdk.tensors.exact_sum import ExactSum, SumError
-from coordinator.engine.treatment import Treated
+from coordinator.engine.event_fields import Treated
 from simulation.engines.kernel import Kernel
 from simulation.engines.memory import SharedTensors, VectorFile, columns, shared_lanes
 from simulation.engines.port import CannotTrain, Done, Job, Meanwhile, Result, nothing

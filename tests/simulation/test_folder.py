@@ -145,7 +145,7 @@ def test_so_it_has_after_datacenter_rounds(tmp_path: Path, compared: list[set[st
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from coordinator.store.sql_gateway import SqlWrites
+from coordinator.store.sql import SqlWrites
 from coordinator.store.port import CheckpointRow
 from tests.simulation.test_folder import play
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence, Set
 
 from client_sdk.metrics import UNDEFINED, Tally, added, means_in, undefined
 from coordinator.engine import effects as fx
+from coordinator.engine.event_fields import UNTREATED, Treated
 from coordinator.engine.kinds import kind_of
 from coordinator.engine.state import Member, Round, RunState
-from coordinator.engine.treatment import UNTREATED, Treated
 
 
 def public_body(state: RunState) -> dict[str, object]:

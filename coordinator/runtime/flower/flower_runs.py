@@ -21,10 +21,9 @@ from client_sdk.protocol.operators import FlowerSummary, Funnel, RoundView, RunV
 from client_sdk.protocol.problems import problem
 from coordinator.engine.reasons import printable
 from coordinator.runtime.core import Core
-from coordinator.runtime.flower.eligibility import app_of, ineligible, said_by
 from coordinator.runtime.flower.flower_core import FlowerCore, ended
 from coordinator.runtime.flower.messages import Contents, Messages, ReplyRequests
-from coordinator.runtime.flower.nodes import PRESENT_S, Nodes
+from coordinator.runtime.flower.nodes import PRESENT_S, Nodes, app_of, ineligible, said_by
 from coordinator.runtime.flower.retention import FlowerRetention
 from coordinator.store.flower_rows import FlowerRound, FlowerRunRow
 from coordinator.store.port import Conflict

@@ -28,8 +28,7 @@ from client_sdk.protocol.problems import problem
 from coordinator.engine.rounds import KINDS
 from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet
-from coordinator.runtime.flower.eligibility import said_by, serves_no_run
-from coordinator.runtime.flower.nodes import PRESENT_S
+from coordinator.runtime.flower.nodes import PRESENT_S, said_by, serves_no_run
 from coordinator.runtime.identities import Identities
 from coordinator.runtime.shared_identities import Processes
 from coordinator.store.flower_rows import FlowerMessageRow

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from coordinator.engine.event_fields import Treated
 from coordinator.engine.phases.public_record import _treated, added_states, mean_scores
 from coordinator.engine.state import Member, Round
-from coordinator.engine.treatment import Treated
 
 
 def of(**members: Member) -> Round:

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from coordinator.engine import events as ev
 from coordinator.engine import state as states
-from coordinator.engine.evidence import Evidence, sum_digest, updates_digest
-from coordinator.engine.treatment import Treated
+from coordinator.engine.event_fields import Evidence, Treated, sum_digest, updates_digest
 from tests.coordinator.engine.story import FALLBACK, Story
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)

@@ -25,7 +25,7 @@ from client_sdk.protocol.flower import (
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.flower.grid import QuorateGrid, Quorum
 from coordinator.flower.patience import Patience
-from coordinator.flower.server_app_events import MessagesPushed, NodesAwaited, Notice, ReplyTaken, ServerAppEvent
+from coordinator.flower.tally import MessagesPushed, NodesAwaited, Notice, ReplyTaken, ServerAppEvent
 from coordinator.settings import Settings
 from tests.client_sdk.flower.test_records import told
 from tests.flower.fake_link import APP, MemoryLink, echo

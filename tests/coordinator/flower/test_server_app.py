@@ -12,7 +12,7 @@ from client_sdk.flower.records import decode
 from client_sdk.protocol.flower import CreateFlowerRun, FlowerMessage, FlowerRunView
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.flower.server_app import ServerAppRaised, run_server_app
-from coordinator.flower.server_app_events import Notice, ServerAppEvent
+from coordinator.flower.tally import Notice, ServerAppEvent
 from tests.flower.fake_link import MemoryLink
 from tests.flower.folders import write_app
 

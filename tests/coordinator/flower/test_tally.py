@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from coordinator.flower.server_app_events import MessagesPushed, NodesAwaited, Notice, ReplyTaken
-from coordinator.flower.tally import GroupLine, RunTally, Totals, awaited, first_line
+from coordinator.flower.tally import (
+    GroupLine,
+    MessagesPushed,
+    NodesAwaited,
+    Notice,
+    ReplyTaken,
+    RunTally,
+    Totals,
+    awaited,
+    first_line,
+)
 
 
 def test_a_group_has_a_line_when_the_next_one_begins_and_the_totals_come_last() -> None:

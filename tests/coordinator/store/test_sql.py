@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.dialects import postgresql
 
-from coordinator.store import flower, insight, open_store, port, sql_gateway
+from coordinator.store import flower, insight, open_store, port, sql
 from coordinator.store.declared import TABLES, declared
 from coordinator.store.gateway import Query
 from coordinator.store.port import RoundRow, RunRow, Store, StoreError, StoreFull, WaitingRow
@@ -234,7 +234,7 @@ def test_a_connection_is_given_back_after_every_error(store: SqlStore) -> None:
 def test_every_query_compiles_for_postgresql() -> None:
     dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
     found = [
-        str(sql_gateway.statement_of(query).compile(dialect=dialect))
+        str(sql.statement_of(query).compile(dialect=dialect))
         for module in (port, insight, flower)
         for named in vars(module).values()
         for query in (named if isinstance(named, tuple) and not isinstance(named, Query) else (named,))
@@ -249,12 +249,12 @@ def test_locks_and_upserts_are_those_of_postgresql() -> None:
     def text(statement: Any) -> str:
         return str(statement.compile(dialect=dialect))
 
-    assert text(sql_gateway._locked(RunRow, "fence", False)).endswith("FOR UPDATE")
-    assert text(sql_gateway._locked(RunNameRow, "run", True)).endswith("FOR KEY SHARE")
-    waiting = text(sql_gateway._put("postgresql", WaitingRow, ("since",), None))
+    assert text(sql._locked(RunRow, "fence", False)).endswith("FOR UPDATE")
+    assert text(sql._locked(RunNameRow, "run", True)).endswith("FOR KEY SHARE")
+    waiting = text(sql._put("postgresql", WaitingRow, ("since",), None))
     assert "ON CONFLICT (device) DO UPDATE SET examples = excluded.examples" in waiting
     assert "since = excluded" not in waiting
-    assert "WHERE rounds.status =" in text(sql_gateway._put("postgresql", RoundRow, (), port._still_open))
+    assert "WHERE rounds.status =" in text(sql._put("postgresql", RoundRow, (), port._still_open))
 
 
 @pytest.mark.slow
@@ -297,6 +297,6 @@ def test_a_list_is_ordered_by_its_statement(row: type) -> None:
     them."""
     about = declared(row)
     for order in (about.key, (f"-{about.key[-1]}", about.names[-1])):
-        text = str(sql_gateway._select(row, "", (), " ".join(order), False).compile(dialect=postgresql.dialect()))
+        text = str(sql._select(row, "", (), " ".join(order), False).compile(dialect=postgresql.dialect()))
         wanted = [f"{about.name}.{name[1:]} DESC" if name[0] == "-" else f"{about.name}.{name}" for name in order]
         assert text.partition(" ORDER BY ")[2].replace('"', "") == ", ".join(wanted)

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.store import open_store, sql_gateway
+from coordinator.store import open_store, sql
 from coordinator.store.port import AuthorityRow, ContributionRow, Reader, RoundRow, StoreError
 from coordinator.store.rows import MessageRow
-from coordinator.store.sql import SqlStore
-from coordinator.store.sql_gateway import DatabaseConnection, SqliteConnection, SqlReads
+from coordinator.store.sql import DatabaseConnection, SqliteConnection, SqlReads, SqlStore
 from tests.coordinator.store import flower_rows as flower
 from tests.coordinator.store import rows
 from tests.coordinator.store.contract_messages import message
@@ -190,7 +189,7 @@ def test_truth_values_and_missing_ones_come_back_as_they_are(store: SqlStore) ->
 
 
 def test_threads_that_compile_the_same_statements_at_once_get_their_own_rows(store: SqlStore) -> None:
-    sql_gateway._compiled.cache_clear()
+    sql._compiled.cache_clear()
     barrier, wrong = threading.Barrier(8), list[object]()
 
     def read(device: str) -> None:
@@ -209,12 +208,12 @@ def test_threads_that_compile_the_same_statements_at_once_get_their_own_rows(sto
 
 
 def test_lists_of_any_length_find_the_same_rows_and_few_texts_are_compiled(store: SqlStore) -> None:
-    sql_gateway._expanded.cache_clear()
+    sql._expanded.cache_clear()
     names = [f"d{number}" for number in range(1, 300)]
     for count in range(len(names)):
         found = store.labels(names[:count])
         assert sorted(found) == ["d1", "d2"][:count]
-    assert sql_gateway._expanded.cache_info().currsize == 11, "0, 1, 2, 4 ... 512"
+    assert sql._expanded.cache_info().currsize == 11, "0, 1, 2, 4 ... 512"
     assert sorted(store.labels(["d2", *(f"e{number}" for number in range(20_000))])) == ["d2"]
 
 
@@ -222,7 +221,7 @@ def test_errors_show_no_values(store: SqlStore) -> None:
     ours = SqliteConnection(store.engine)
     values = {"run": "r9", "digest": "0" * 64, "round": 1, "content": b"a share"}
     with pytest.raises(sqlite3.IntegrityError) as caught:
-        ours.execute(sql_gateway._insert(MessageRow), [values])
+        ours.execute(sql._insert(MessageRow), [values])
     assert "a share" not in str(caught.value)
     ours.close()
     assert store.engine.pool.checkedout() == 0  # type: ignore[attr-defined]

@@ -169,12 +169,12 @@ def _twin_bytes_deleted() -> Patches:
 @mutant("fleet-forgotten", "liveness", plan=CENTER, workers=0)
 def _fleet_forgotten() -> Patches:
     """A datacenter round that no worker takes waits for ever, however many devices return."""
-    from coordinator.runtime import cohort_selection, timekeeping
+    from coordinator.runtime import actions, timekeeping
 
     def never(state: RunState, at: float, waiting: int, unspendable: int = 0) -> bool:
         return False
 
-    return [(owner, "fleet_is_back", never) for owner in (leasing, cohort_selection, timekeeping, workers)]
+    return [(owner, "fleet_is_back", never) for owner in (leasing, actions, timekeeping, workers)]
 
 
 @mutant("heartbeat-lost", "lease", "liveness", plan=CENTER, workers=1)

@@ -10,7 +10,7 @@ from coordinator.engine import eligibility
 from coordinator.engine.kinds.datacenter import Datacenter
 from coordinator.engine.phases import finishing, leasing
 from coordinator.engine.state import RunState
-from coordinator.runtime import cohort_selection, commits, devices, fleet, timekeeping, workers
+from coordinator.runtime import actions, commits, devices, fleet, timekeeping, workers
 from coordinator.runtime.devices import Outcomes
 from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.uncertain_updates import UncertainUpdates
@@ -72,7 +72,7 @@ def _planned_round_returns() -> Patches:
             return False
         return back(state.with_round(replace(state.round, planned=False)), at, waiting)
 
-    return [(owner, "fleet_is_back", at_once) for owner in (leasing, timekeeping, workers, cohort_selection)]
+    return [(owner, "fleet_is_back", at_once) for owner in (leasing, timekeeping, workers, actions)]
 
 
 @mutant("planned-round-does-not-wait", "log", plan=CENTER, workers=1, **_CALM)

@@ -12,7 +12,7 @@ from coordinator.engine import effects as fx
 from coordinator.engine.phases import lifecycle, selecting
 from coordinator.engine.selection import Choice
 from coordinator.engine.state import RunState
-from coordinator.runtime import cohort_selection
+from coordinator.runtime import actions
 from coordinator.runtime.core import Core
 from coordinator.runtime.devices import DeviceRequests, Outcomes
 from coordinator.runtime.fleet import Fleet
@@ -112,7 +112,7 @@ def _claimed_drawn() -> Patches:
 @mutant("expired-drawn", "draw", focus=("clock-ahead", "selecting"))
 def _expired_drawn() -> Patches:
     """Devices whose wait has expired are still in the pool."""
-    make = cohort_selection._Draw.make
+    make = actions._Draw.make
 
     class Everyone:
         def __init__(self, transaction: Any) -> None:
@@ -127,7 +127,7 @@ def _expired_drawn() -> Patches:
     def of_everyone(self: Any, tx: Any, state: Any, now: float) -> Any:
         return make(self, Everyone(tx), state, now)
 
-    return [(cohort_selection._Draw, "make", of_everyone)]
+    return [(actions._Draw, "make", of_everyone)]
 
 
 @mutant("left-devices-drawn", "draw")

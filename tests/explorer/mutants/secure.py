@@ -18,7 +18,7 @@ from coordinator.engine.kinds import secure as secure_kind
 from coordinator.engine.phases import opening
 from coordinator.engine.secure import agreeing, attempts, collecting, masking
 from coordinator.engine.secure.plan import Secure
-from coordinator.runtime import cohort_selection, fleet, marks
+from coordinator.runtime import actions, fleet, marks
 from coordinator.runtime.commits import Commits
 from coordinator.runtime.run_log import RunLog
 from coordinator.secure import committing, performing
@@ -94,7 +94,7 @@ def _spent_drawn() -> Patches:
     def barred_alone(reader: Any, state: Any) -> dict[str, str]:
         return dict.fromkeys(state.barred, "barred")
 
-    return [(cohort_selection, "unspendable", barred_alone), (fleet, "unspendable", barred_alone)]
+    return [(actions, "unspendable", barred_alone), (fleet, "unspendable", barred_alone)]
 
 
 @mutant("sum-altered", "same-bits", **CALM)

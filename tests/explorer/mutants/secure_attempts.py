@@ -9,7 +9,7 @@ from typing import Any
 from coordinator.engine.secure import attempts, masking, messages, sharing, unmasking
 from coordinator.engine.secure import events as ev
 from coordinator.engine.secure.marks import with_barred
-from coordinator.runtime import cohort_selection, fleet
+from coordinator.runtime import actions, fleet
 from coordinator.secure import performing
 from tests.explorer.mutants.registry import mutant
 from tests.explorer.mutants.secure import LYING, VANISHING, Patches
@@ -41,12 +41,12 @@ def _second_message_accepted() -> Patches:
 @mutant("barred-drawn", "draw", "spent", focus=("secure-lie", "sharing"), **LYING)
 def _barred_drawn() -> Patches:
     """A device that is barred is drawn again."""
-    unspendable = cohort_selection.unspendable
+    unspendable = actions.unspendable
 
     def let_in(reader: Any, state: Any) -> dict[str, str]:
         return unspendable(reader, replace(state, barred={}))
 
-    return [(cohort_selection, "unspendable", let_in), (fleet, "unspendable", let_in)]
+    return [(actions, "unspendable", let_in), (fleet, "unspendable", let_in)]
 
 
 @mutant("barred-for-one-round", "draw", "log", "one-end", focus=("secure-lie", "sharing"), proven_liar=True, **LYING)
