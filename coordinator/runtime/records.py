@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, Protocol, TypeGuard, assert_never, get_args
+from typing import Any, TypeGuard, assert_never, get_args
 
 from coordinator.engine import effects as fx
 from coordinator.store.port import (
@@ -17,26 +17,13 @@ from coordinator.store.port import (
     Reader,
     RefusalRow,
     RoundRow,
+    Transaction,
 )
 
 RECORDS = get_args(fx.Record)
 
 
-class RowWriter(Protocol):
-    """The part of a transaction that records need. ``verify`` has another one, which collects the rows."""
-
-    def put_claims(self, claims: Iterable[ClaimRow]) -> None: ...
-    def drop_claims(self, run: str, round: int, devices: Iterable[str] | None = None) -> None: ...
-    def insert_checkpoint(self, row: CheckpointRow) -> None: ...
-    def insert_contributions(self, rows: Iterable[ContributionRow]) -> None: ...
-    def put_round(self, row: RoundRow) -> None: ...
-    def insert_refusals(self, rows: Iterable[RefusalRow]) -> None: ...
-    def insert_marks(self, rows: Iterable[MarkRow]) -> None: ...
-    def insert_audit(self, rows: Iterable[AuditRow]) -> None: ...
-    def put_metrics(self, rows: Iterable[MetricRow]) -> None: ...
-
-
-def write(tx: RowWriter, run: str, records: Sequence[tuple[float, fx.Record]]) -> None:
+def write(tx: Transaction, run: str, records: Sequence[tuple[float, fx.Record]]) -> None:
     """Writes (at, record) in order. Releases that follow one another are written as one, and so are refusals. The audit
     comes last, since all runs share its lock."""
     audit: list[AuditRow] = []
@@ -129,7 +116,7 @@ def _fields(record: fx.Record) -> dict[str, Any]:
     return {field.name: getattr(record, field.name) for field in fields(record)}
 
 
-def _checkpoint(tx: RowWriter, run: str, at: float, record: fx.RecordCheckpoint) -> None:
+def _checkpoint(tx: Transaction, run: str, at: float, record: fx.RecordCheckpoint) -> None:
     tx.insert_checkpoint(
         CheckpointRow(
             run=run,

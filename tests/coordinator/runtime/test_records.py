@@ -7,7 +7,7 @@ from typing import cast
 
 from coordinator.engine import effects as fx
 from coordinator.runtime import records
-from coordinator.store.port import Store
+from coordinator.store.port import Store, Transaction
 from tests.coordinator.conftest import MakeWorld
 from tests.coordinator.store import rows
 
@@ -44,5 +44,5 @@ def test_releases_that_follow_one_another_are_one_deletion() -> None:
             dropped.append((round, list(devices or ())))
 
     happened = [released(1, "a"), released(1, "b", "c"), released(2, "a"), released(2, "d")]
-    records.write(cast("records.RowWriter", Deletions()), "r1", [(1.0, record) for record in happened])
+    records.write(cast("Transaction", Deletions()), "r1", [(1.0, record) for record in happened])
     assert dropped == [(1, ["a", "b", "c"]), (2, ["a", "d"])]

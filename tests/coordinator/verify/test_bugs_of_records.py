@@ -22,6 +22,7 @@ from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.runtime import records
 from coordinator.store import open_store
+from coordinator.store.port import Transaction
 from coordinator.store.rows import (
     AuditRow,
     CheckpointRow,
@@ -92,7 +93,7 @@ UNSEEN = {"because", "exhausted", "secure.earlier", "secure.exchanges", "secure.
 class WrongWriter:
     """Writes what ``change`` makes of the rows that one of its functions is given."""
 
-    def __init__(self, tx: records.RowWriter, function: str, change: Change) -> None:
+    def __init__(self, tx: Transaction, function: str, change: Change) -> None:
         self._tx, self._function, self._change = tx, function, change
 
     def __getattr__(self, name: str) -> Any:
