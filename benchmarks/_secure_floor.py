@@ -326,11 +326,11 @@ class Empty:
         )
         for entry, first, again, expired in shapes:
             held = replace(entry.shape, first=first, again=again, expired=expired, gone=None, mark=None)
-            empty = empty.with_entry(replace(entry, shape=held))
+            empty = Table([*empty, replace(entry, shape=held)])
         for plain, call in ((devices.STARTED, self.started), (devices.OUTCOME, self.outcome)):
-            empty = empty.with_entry(replace(plain, shape=Direct(call)))
+            empty = Table([*empty, replace(plain, shape=Direct(call))])
         body = replace(secure.SECURE_MESSAGE.shape, limit=self.limit, stored=self.message, again=None)
-        return empty.with_entry(replace(secure.SECURE_MESSAGE, shape=body))
+        return Table([*empty, replace(secure.SECURE_MESSAGE, shape=body)])
 
 
 def run_server() -> None:
