@@ -11,9 +11,9 @@ import pytest
 from client_sdk.device.actions import Reply, Save, Send, Settle, Train, Trained
 from client_sdk.device.durable_folder import DurableFolder
 from client_sdk.device.record import Storage
-from client_sdk.device.states import Candidate, MemoryStates, StateFolder, States, key_of
+from client_sdk.device.states import Candidate, MemoryStates, StateFolder, States, belongs, key_of
 from client_sdk.device.storage import FileStorage, MemoryStorage
-from client_sdk.protocol.devices import CheckIn, Policy, Task, TaskStrategy
+from client_sdk.protocol.devices import CheckIn, Outcome, Policy, Task, TaskStrategy
 from client_sdk.protocol.problems import problem
 from tests.client_sdk.device.scripted import LEARNER, Crash, Driver, ScriptedCoordinator, offer
 from tests.client_sdk.device.sessions import run
@@ -215,6 +215,64 @@ def test_a_strategy_may_keep_what_it_has_trained_whatever_becomes_of_it() -> Non
     driver.coordinator.interfere = interfere
     run(driver, 3, offer=HAS)
     assert driver.began == {1: None, 2: 1, 3: 2}
+
+
+def test_a_state_of_the_round_that_is_trained_again_is_left_out_and_nobody_is_asked() -> None:
+    """A crash while an update was saved leaves the state without its update."""
+    driver = keeping(2)
+    save = driver.perform
+
+    def torn(action: Any) -> Any:
+        if isinstance(action, Save) and action.update is not None and driver.trainings == 1:
+            driver.storage.states.put(driver.key, Candidate(1, 0, "ab" * 32), of(77), driver.clock)
+            raise Crash
+        return save(action)
+
+    driver.perform = torn  # type: ignore[method-assign]
+    with pytest.raises(Crash):
+        run(driver, 2, offer=HAS)
+    again = Keeping(driver.coordinator, driver.storage)
+    run(again, 2, offer=HAS)
+    assert again.began == {1: None, 2: 1}
+    assert not any(one.withdrawn for one in driver.coordinator.rounds)
+
+
+def test_a_device_trains_for_no_later_round_before_it_knows_the_outcome() -> None:
+    driver = keeping(3)
+    outcome, told = driver.coordinator._outcome, list[int]()
+
+    def pending(one: Any) -> Outcome:
+        told.append(one.number)
+        return outcome(one) if told.count(1) > 1 else outcome(one).model_copy(update={"result": "pending"})
+
+    driver.coordinator._outcome = pending  # type: ignore[method-assign]
+    run(driver, 3, offer=HAS)
+    reason = "The outcome of round 1, to which this device's state belongs, is not known yet."
+    assert [one.withdrawn for one in driver.coordinator.rounds] == [[], [reason], []]
+    assert driver.began == {1: None, 3: 1}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "masked", "counts"),
+    [
+        ({"result": "counted", "version": 3, "digest": "ab" * 32}, False, True),
+        ({"result": "counted", "version": 3, "digest": "cd" * 32}, False, False),
+        ({"result": "counted", "version": 3, "digest": "cd" * 32}, True, True),
+        ({"result": "counted", "digest": "ab" * 32}, False, False),
+        ({"result": "counted", "digest": "ab" * 32}, True, False),
+        ({"result": "dropped"}, False, False),
+        ({"result": "refused"}, True, False),
+        ({"result": "withdrawn"}, False, False),
+    ],
+)
+def test_a_state_belongs_to_an_update_that_a_checkpoint_has(
+    outcome: dict[str, Any], masked: bool, counts: bool
+) -> None:
+    """An update may count in a round that was abandoned afterwards: no version has it."""
+    found = Outcome(run="run-1", round=1, device="d1", **outcome)
+    assert belongs(found, Candidate(1, 0, "ab" * 32), masked=masked) is counts
+    if not masked and outcome.get("version"):
+        assert belongs(found, Candidate(1, 0, "-"), masked=False)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -344,6 +344,21 @@ def test_a_state_that_is_too_large_or_too_old_is_not_kept(tmp_path: Path) -> Non
     ]
 
 
+@pytest.mark.parametrize(("first", "said"), [(100, []), (101, ["Its state is of round 1, 100 rounds ago."])])
+def test_a_device_that_comes_back_after_100_rounds_says_so(first: int, said: list[str]) -> None:
+    strategy = TaskStrategy(name="ditto", version="1", parameters={"lambda": 0.1}, keeps="committed")
+    found: list[Notice] = []
+    asked = script(rounds=first, task=Task(learner="clinic:risk", strategy=strategy))
+    for one in asked.rounds[:-1]:
+        one.open = False
+    with serving(asked) as server, client(server, on_notice=found.append) as device:
+        key = key_of(device.coordinator, "run-1")
+        device._storage.states.put(key, Candidate(1, 0, "-"), from_bytes(CHECKPOINT), time.time())
+        device._storage.states.settle(key, keep=True)
+        assert device.run(rounds=1) == 1
+    assert [one.text for one in found if one.kind == "returned"] == said
+
+
 def test_repro_a_state_of_a_run_that_is_over_is_deleted_when_it_is_too_old(tmp_path: Path) -> None:
     """It was deleted only where the device trained for the same run again."""
     found: list[Notice] = []

@@ -158,6 +158,11 @@ def test_a_place_ends_with_its_own_time() -> None:
     assert (story.training, story.state.deadline) == ({"b": 1}, 190.0)
     assert against(story.told("a"))[0] == "late"
     assert story.tick(1) == []
+    for devices in (("c", "d"), ("e", "f")):
+        story.drawn(*devices)
+        story.round_of(*devices)
+    assert story.state.version == 2
+    assert against(story.told("a", attempt=1))[1].startswith("its place has ended"), "two versions are not too many"
 
 
 def test_a_withdrawal_and_a_refused_update_free_a_place() -> None:
@@ -174,6 +179,10 @@ def test_a_withdrawal_and_a_refused_update_free_a_place() -> None:
     assert against(story.told("a"))[0] == "withdrawn"
     assert against(story.happens(wrong)) == ("invalid-update", "NaN")
     assert story.training == {"c": 1, "d": 1}
+    assert against(story.drawn("b"))[0] == "stale", "in this round it would send the same again"
+    story.round_of("c", "d")
+    story.drawn("b")
+    assert story.training == {"b": 2}
 
 
 def test_a_lost_update_is_replaced_by_another_devices() -> None:
@@ -321,3 +330,11 @@ def test_a_plan_without_the_section_has_the_digest_that_it_had() -> None:
     assert "buffered" not in plan().written_out
     buffered: Plan = plan(cohort=COHORT, buffered={"concurrency": 4})
     assert (buffered.kind, buffered.weight_unit, buffered.heaviest) == ("buffered", 64, 640_000)
+
+
+def test_parts_of_an_example_are_as_many_as_leave_room_for_the_table() -> None:
+    """2 updates of 10,000 examples, in 1/64 of 1/128 of an example, are below 2^28; of 1/256 they are not."""
+    seen = {"partial": "examples_seen"}
+    buffered: Plan = plan(cohort=COHORT, buffered={"concurrency": 4}, aggregation=seen)
+    assert (buffered.weight_unit, buffered.heaviest * 2) == (64 * 128, 10_000 * 64 * 128 * 2)
+    assert buffered.heaviest * 2 <= 2**28 < buffered.heaviest * 4

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from coordinator.engine.aggregation.optimizers import Average
-from coordinator.engine.aggregation.registry import BUILT_IN, SERVER_OPTIMIZERS, Installed, Registry
+from coordinator.engine.aggregation.registry import BUILT_IN, RULES, SERVER_OPTIMIZERS, Installed, Registry
 from coordinator.engine.aggregation.rules import Mean, Median
+from coordinator.engine.aggregation.strategies import STRATEGIES
 from coordinator.engine.plan import Plan, chosen
 from coordinator.engine.plan_file import PlanError
+from coordinator.engine.selection import SELECTIONS
 
 EQUAL = {"weighting": "equal"}
 
@@ -164,6 +166,28 @@ def test_every_parameter_is_set() -> None:
         assert chosen(plan(server_optimizer=name)).optimizer_settings == wanted, "plans leave them out"
     trimmed = plan(rule="trimmed-mean", rule_parameters={"fraction": 0}, **EQUAL)
     assert chosen(trimmed).rule_settings == {"fraction": 0.0}
+
+
+def test_what_a_plan_leaves_out_stays_what_it_was() -> None:
+    """Of an entry with parameters each default is here; None: a plan must set it."""
+    wanted = {
+        "trimmed-mean": {"fraction": None},
+        "krum": {"wrong": None, "keep": 1},
+        "geometric-median": {"iterations": 32, "smoothing": 1e-6},
+        "centered-clipping": {"radius": None, "iterations": 5, "remember": 0},
+        "adaptive-mu": {"step": 0.1, "patience": 5},
+        "q-ffl": {"q": None},
+        "scaffold": {"population": None},
+        "feddyn": {"population": None},
+        "ditto": {"lambda": None},
+        "fedrep": {"head_epochs": 1},
+        "error-feedback": {"momentum": 0},
+        "power-of-choice": {"factor": 2},
+        "oort": {"explore": 0.9, "decay": 0.98, "least": 0.2, "preferred": 0.3, "alpha": 2, "cutoff": 0.95},
+    }
+    entries: dict[str, Any] = {**RULES, **STRATEGIES, **SELECTIONS}
+    found = {name: {key: one.default for key, one in entry.parameters.items()} for name, entry in entries.items()}
+    assert {name: numbers for name, numbers in found.items() if numbers} == wanted
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,13 @@ def test_cosine_is_that_of_torch() -> None:
     near(rates({"shape": "cosine"}), wanted)
 
 
+def test_steps_are_counted_from_the_end_of_the_warmup() -> None:
+    near(
+        rates({"shape": "steps", "factor": 0.5, "every": 4, "warmup": 3}, 12),
+        [0.075, 0.15, 0.225, *[0.3] * 4, *[0.15] * 4, 0.075],
+    )
+
+
 def test_linear_is_that_of_torch_and_stays_at_its_end() -> None:
     wanted = of_torch(lambda one: torch.optim.lr_scheduler.LinearLR(one, 1.0, 0.25, 8), 20)
     near(rates({"shape": "linear", "last": 0.25, "rounds": 8}), wanted)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 from client_sdk import chance as hashing
@@ -225,6 +226,34 @@ def test_oort_prefers_high_losses_of_fast_devices() -> None:
     assert [sum(counts[f"d{10 * kind + number:05d}"] for number in range(10)) for kind in range(4)] == [2000, 0, 0, 0]
     without_times = oort_counts(known, 40, 20, 50, alpha=0)
     assert [without_times[f"d{number:05d}"] for number in (0, 10, 20, 30)] == [50, 50, 0, 0]
+
+
+def test_oorts_best_device_is_that_of_the_papers_utility() -> None:
+    """Algorithm 1, with 1.0 as cutoff in all but name: of 30 devices the one with the largest utility is drawn."""
+    rng, exact, slow = np.random.default_rng(3), 0, 0
+    for number in range(2, 60):
+        losses, seconds = rng.exponential(2.0, 30), rng.lognormal(1.0, 0.7, 30)
+        last, sizes = rng.integers(1, number, 30), rng.integers(1, 60, 30)
+        waiting = pool(30, sizes.tolist())
+        known = {
+            name: Known(loss=float(losses[at]), seconds=float(seconds[at]), selected=3, last_round=int(last[at]))
+            for at, (name, _) in enumerate(waiting)
+        }
+        drawn = choice("oort", cutoff=0.9999999, explore=0, least=0, preferred=0.5)
+        gain = sizes * losses
+        gain = (np.minimum(gain, np.sort(gain)[int(0.95 * 29)]) - gain.min()) / (
+            np.sort(gain)[int(0.95 * 29)] - gain.min()
+        )
+        preferred = np.sort(seconds)[15]
+        utility = gain + np.sqrt(0.1 * np.log(number) / last)
+        utility *= np.where(seconds > preferred, (preferred / seconds) ** 2, 1.0)
+        best, second = np.argsort(-utility)[:2]
+        if utility[second] < 0.9999 * utility[best]:
+            found = drawn.draw(drawn.rows(waiting, known), 1, seed=1, round=number)
+            assert found == [waiting[int(best)][0]]
+            exact, slow = exact + 1, slow + bool(np.argmax(gain) != best)
+    assert exact > 40
+    assert slow > 20, "time and turn matter in many of them"
 
 
 def test_oort_explores_a_share_that_decays_and_takes_those_drawn_seldom_first() -> None:
