@@ -28,6 +28,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
+from operator import not_
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,7 +40,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from client_sdk.protocol.devices import Task
-from client_sdk.protocol.names import NAME_PATTERN, PLAN_PATTERN, MetricName, message_of
+from client_sdk.protocol.names import NAME_PATTERN, PLAN_PATTERN, DeviceId, MetricName, message_of
 from client_sdk.protocol.operators import Kind
 from client_sdk.protocol.wire import canonical, named
 from client_sdk.protocol.workers import DatacenterTask
@@ -102,6 +103,10 @@ class Cohort(Section):
     """Numbers for the selection. *power-of-choice*: ``factor`` (2), candidates for each place. *oort*: ``explore``
     (0.9), ``decay`` (0.98), ``least`` (0.2), ``preferred`` (0.3), ``alpha`` (2), ``cutoff`` (0.95).
     ``choose_parameters = { factor = 3 }``"""
+    devices: tuple[DeviceId, ...] = Field(default=(), max_length=10_000, exclude_if=not_)
+    """Ids of the devices that take part, as ``quorate devices`` lists them; others are not eligible. With ``choose =
+    "fixed"`` and as many in ``select`` a round draws all of them that wait, and ``pool`` may be left out. Empty: all
+    devices. ``devices = ["d1", "d2", "d3"]``"""
     min_examples: int = Field(default=1, ge=1)
     """Devices with fewer examples are not eligible. Above 1, the coordinator knows the devices' sizes in secure rounds
     too, and devices whose owners allow secure rounds only, which tell no size, are not eligible."""
@@ -116,6 +121,11 @@ class Cohort(Section):
     @property
     def pool_count(self) -> int:
         return self.pool or self.select
+
+    @property
+    def chosen_already(self) -> bool:
+        """Whether the plan itself says whom each round draws, so that who waits may be all whom it draws."""
+        return bool(self.devices) and self.choose == "fixed"
 
     @property
     def remembers(self) -> bool:
@@ -133,6 +143,10 @@ class Cohort(Section):
             raise ValueError(reason)
         if self.goal > self.select:
             raise ValueError(f"goal ({self.goal}) is above select ({self.select}): a round could never reach it")
+        if len(set(self.devices)) < len(self.devices):
+            raise ValueError("devices names one twice")
+        if self.devices and len(self.devices) < self.quorum_count:
+            raise ValueError(f"devices names {len(self.devices)}, and a round needs {self.quorum_count} reports")
         if self.pool is not None and self.pool < self.select:
             raise ValueError(
                 f"pool ({self.pool}) is below select ({self.select}): there would be too few to select from"
@@ -442,7 +456,8 @@ def selection_of(plan: Plan, registry: Registry = BUILT_IN) -> Choice:
     except ExtensionError as error:
         field, _, what = str(error).partition(": ")
         raise PlanError(Mistake(what, ("cohort", field))) from None
-    if reason := found.reason_against(cohort.select, cohort.pool_count, secure=plan.secure is not None):
+    pool = math.inf if cohort.chosen_already else cohort.pool_count
+    if reason := found.reason_against(cohort.select, pool, secure=plan.secure is not None):
         raise PlanError(Mistake(reason, ("cohort",)))
     return found
 

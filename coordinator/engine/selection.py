@@ -143,7 +143,7 @@ class Choice:
             raise ExtensionError(f"the selection {self.name} gives {len(found)} devices where {k} are to be drawn")
         return found
 
-    def reason_against(self, select: int, pool: int, *, secure: bool) -> str:
+    def reason_against(self, select: int, pool: float, *, secure: bool) -> str:
         """Why a plan with these sizes does not go with the selection; empty where it does."""
         if secure and (read := [name for name in ("loss", "seconds") if name in self.selection.reads]):
             return f'"{self.name}" reads the {read[0]} of single devices, which nobody knows in secure rounds'

@@ -200,7 +200,7 @@ class DeviceRequests:
         waits, and its signal wakes it."""
         if check_in.examples > device.examples_cap:
             check_in = check_in.model_copy(update={"examples": device.examples_cap})
-        answer = self.assignment(device.device) or self._fleet.refusal(check_in, self._core.states())
+        answer = self.assignment(device.device) or self._fleet.refusal(device.device, check_in, self._core.states())
         if answer is None:
             return self._fleet.wait(device, check_in)
         found, noted = answer, self._fleet.seen(device, check_in)
@@ -249,7 +249,7 @@ class DeviceRequests:
         if self._fleet.superseded(device, check_in.process):
             reason = "another process of this device has checked in"
             return Wait(reason=reason, min_s=SOON_S[0], max_s=SOON_S[1])
-        found = self._fleet.refusal(check_in, states) or self._fleet.hold_over(check_in, states)
+        found = self._fleet.refusal(device, check_in, states) or self._fleet.hold_over(check_in, states)
         return found.changed(warning=self._fleet.warning(device))
 
     def started(self, device: str, run: str, round: int, attempt: int) -> Callable[[], object]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -125,17 +125,23 @@ class Fleet:
         with self._store.transaction() as tx:
             tx.drop_hold(place.device, place.expires)
 
-    def refusal(self, check_in: CheckIn, states: Sequence[RunState]) -> Wait | None:
+    def refusal(self, device: str, check_in: CheckIn, states: Sequence[RunState]) -> Wait | None:
         """Returns why no running run can use this device, with a window for the next check-in. None where a run can use
         it, or where no run is running."""
-        reason = fits_no_run(states, offer_of(check_in), check_in.examples)
+        reason = fits_no_run(states, offer_of(check_in), check_in.examples, device)
         return self.pace(reason) if reason else None
 
     def reasons_of_ineligible(self, reader: Reader, state: RunState, rows: Iterable[WaitingRow], now: float) -> str:
         """Returns why devices that checked in during this round's selection, or wait for other runs (``rows``), cannot
         work for this run; empty where there are none.
         """
-        reasons = [_against(state, row.offer, row.examples) or _why_unspendable(state, row.device) for row in rows]
+        named = frozenset(state.plan.cohort.devices)
+        reasons = [
+            _unnamed(named, row.device)
+            or _against(state, row.offer, row.examples)
+            or _why_unspendable(state, row.device)
+            for row in rows
+        ]
         selecting_since = state.current.missed_at or state.current.opened_at
         idle = map(_offered, reader.idle(min(selecting_since, now - self._settings.pace_max_s), now))
         reasons += [_against(state, *offered) for offered in idle if offered is not None]
@@ -163,13 +169,15 @@ class Fleet:
         """Returns (device, examples) of the devices that may work for the run, by device id. ``without``: devices that
         may not train on its checkpoint any more, or are barred from it: ``marks.unspendable``."""
         least: dict[str, int | None] = {}
-        chosen = []
+        chosen, named = [], frozenset(state.plan.cohort.devices)
         for row in rows:
             if row.offer not in least:
                 unfit = _unfit(state, row.offer) is not None
                 least[row.offer] = None if unfit else fewest_examples(state.plan, row.offer)
             wanted = least[row.offer]
-            if wanted is not None and row.examples >= wanted and row.device not in without:
+            if wanted is None or (named and row.device not in named):
+                continue
+            if row.examples >= wanted and row.device not in without:
                 chosen.append((row.device, row.examples))
         return sorted(chosen)
 
@@ -180,6 +188,8 @@ class Fleet:
     def count_eligible(self, state: RunState, counts: dict[str, int]) -> int:
         """Returns an estimate of the waiting devices that may work for the run now: their examples are checked when the
         cohort is drawn."""
+        if state.plan.cohort.devices:
+            return len(self.waiting(self._store, state, self._clock.now()))
         fit = sum(count for offer, count in counts.items() if _unfit(state, offer) is None)
         return max(0, fit - self.count_unspendable(state).total())
 
@@ -253,13 +263,14 @@ def _offered(device: DeviceRow) -> tuple[str, int] | None:
     return (offer, examples) if isinstance(offer, str) and isinstance(examples, int) else None
 
 
-def fits_no_run(states: Iterable[RunState], offer: str, examples: int) -> str:
+def fits_no_run(states: Iterable[RunState], offer: str, examples: int, device: str | None = None) -> str:
     """Why no running run can use a device with this offer and number of examples, run by run; empty: one can, or none
-    is running."""
+    is running. ``device``: its id; None: any."""
     reasons = []
     for state in states:
         if state.status == "running":
-            against = _against(state, offer, examples)
+            unnamed = None if device is None else _unnamed(state.plan.cohort.devices, device)
+            against = unnamed or _against(state, offer, examples)
             if against is None:
                 return ""
             reasons.append(f"run {state.run}: {against}")
@@ -269,6 +280,11 @@ def fits_no_run(states: Iterable[RunState], offer: str, examples: int) -> str:
 def _unfit(state: RunState, offer: str) -> str | None:
     """Returns why a device with this offer may not work for the run, whatever its examples; None: it may."""
     return reason_against(state.plan.task, offer, state.terms, state.plan.half)
+
+
+def _unnamed(named: Collection[str], device: str) -> str | None:
+    """Returns that the plan names the devices that take part, and not this one; None: it may take part."""
+    return "the plan names the devices that take part, and not this one" if named and device not in named else None
 
 
 def _why_unspendable(state: RunState, device: str) -> str | None:

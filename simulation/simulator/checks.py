@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import index
 from os import PathLike
 from pathlib import Path
@@ -219,7 +219,12 @@ def require_enough(plan: Plan, clients: Clients) -> None:
     least, quorum, able = plan.cohort.min_examples, plan.cohort.quorum_count, 0
     if plan.secure is not None:
         quorum = plan.secure.fewest_advertisers(plan.cohort)
-    for number in range(len(clients)):
+    there: Iterable[int] = range(len(clients))
+    if named := plan.cohort.devices:
+        if unknown := [name for name in named if name not in clients]:
+            raise ValueError(f"cohort.devices names {unknown[0]!r}, and there is no such client")
+        there = [clients.number(name) for name in named]
+    for number in there:
         able += clients.holdings.examples(number) >= least
         if able >= quorum:
             return
@@ -232,7 +237,7 @@ def require_enough(plan: Plan, clients: Clients) -> None:
 
 def require_choice(plan: Plan, clients: Clients) -> None:
     """ValueError where the plan's selection would select every client, whatever its size or turn."""
-    if plan.cohort.choose != "uniform" and len(clients) <= plan.cohort.select:
+    if plan.cohort.choose != "uniform" and len(clients) <= plan.cohort.select and not plan.cohort.chosen_already:
         raise ValueError(
             f'choose = "{plan.cohort.choose}" selects {plan.cohort.select} of {len(clients)} clients: all of them in '
             "each round, whatever their size or turn; lower cohort.select, or bring more clients"

@@ -233,8 +233,9 @@ class SimulatedWorld:
         again = [round.missed] if round.missed else []
         rng = np.random.Generator(np.random.PCG64([self._seed, round.number, self._draws, *again]))
         self._draws += 1
-        total = len(self._clients)
-        drawn = rng.choice(total, min(total, count + len(out)), replace=False, shuffle=True)
+        named = [self._clients.number(name) for name in self._state.plan.cohort.devices]
+        total = len(named) or len(self._clients)
+        drawn = rng.choice(named or total, min(total, count + len(out)), replace=False, shuffle=True)
         return [int(number) for number in drawn if int(number) not in out][:count]
 
     def _device(self, number: int) -> Device:

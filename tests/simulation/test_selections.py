@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -32,10 +32,13 @@ def learner(model: Any, data: Any, task: Any) -> Update:
     return Update({"w": np.float32(0.3) * (x - model["w"])}, examples=len(data[0]), metrics={"loss": loss})
 
 
-def play(folder: Path, choose: str, **options: Any) -> History:
+COHORT = {"select": 5, "goal": 4, "quorum": 0.5, "pool": 14, "collect_s": 30.0}
+
+
+def play(folder: Path, choose: str, cohort: Mapping[str, Any] = COHORT, **options: Any) -> History:
     plan = {
         "name": "chosen",
-        "cohort": {"select": 5, "goal": 4, "quorum": 0.5, "pool": 14, "choose": choose, "collect_s": 30.0},
+        "cohort": {**cohort, "choose": choose},
         "aggregation": {"weighting": "equal"},
         "finish": {"rounds": 7},
     }
@@ -61,6 +64,15 @@ def test_a_simulation_that_goes_on_has_the_cohorts_of_a_whole_one(tmp_path: Path
                 assert cohorts(found) == cohorts(whole)[: len(cohorts(found))]
         assert [row.digest for row in found.rounds] == [row.digest for row in whole.rounds]
     require_valid(tmp_path / "parts")
+
+
+def test_clients_that_the_plan_names_are_the_ones_that_come(tmp_path: Path) -> None:
+    named = {"select": 3, "goal": 2, "quorum": 0.5, "devices": ["c11", "c02", "c07"], "collect_s": 30.0}
+    with play(tmp_path, "fixed", named) as found:
+        assert {device for cohort in cohorts(found) for device in cohort} == {"c02", "c07", "c11"}
+    require_valid(tmp_path)
+    with pytest.raises(ValueError, match=r"cohort\.devices names 'c99', and there is no such client"):
+        play(tmp_path / "other", "fixed", {**named, "devices": ["c02", "c99"], "select": 2})
 
 
 class Heaviest:

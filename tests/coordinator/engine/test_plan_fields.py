@@ -51,6 +51,7 @@ PLANS: list[Body] = [
     {**TASK, "aggregation": {"server_optimizer": "fedadam"}},
     {**TASK, "cohort": {"choose": "clinic:turn", "choose_version": "1", "choose_parameters": {"lean": 0.1}}},
     {**TASK, "cohort": {"choose": "oort"}},
+    {**TASK, "cohort": {"select": 2, "goal": 1}},
     {**TASK, "aggregation": {"weighting": "equal"}},
     {**TASK, "finish": {"metric": "accuracy", "target": 0.9, "patience": 3}},
     {**TASK, "datacenter": {"data": "proxy", "patience": 2}},
@@ -149,7 +150,7 @@ def others(section: str, field: str) -> Iterator[object]:
             case {"type": "array", "items": {"type": "integer"}}:
                 yield [40]
             case {"type": "array"}:
-                yield ["head.*"]
+                yield from (["head.*"], ["d1"])
             case {"type": "object", "of": _}:
                 yield from ({}, {"shape": "linear"}, {"last": 0.5, "warmup": 2})
             case {"type": "object"}:

@@ -10,12 +10,14 @@ from typing import Any, ClassVar
 
 import pytest
 
+from client_sdk.protocol.devices import Wait
 from coordinator.engine import events as ev
 from coordinator.engine.aggregation.parameters import ExtensionError, Parameter, Settings
 from coordinator.engine.aggregation.registry import BUILT_IN, Installed, Registry
 from coordinator.engine.plan import selection_of
 from coordinator.engine.selection import SELECTIONS, Candidate, Known, uniform
 from coordinator.runtime.extensions import MissingExtension
+from coordinator.store.rows import RunRow
 from coordinator.verify import CannotVerify, verify
 from coordinator.verify.draws import DrawnCohort, against_draw
 from tests.coordinator.conftest import MakeWorld
@@ -58,6 +60,33 @@ def test_selection_by_examples_prefers_the_large(make_world: MakeWorld) -> None:
         world.coordinator.devices.check_in(row, world.message(examples=1000 if number in (3, 6) else 1))()
     world.settle()
     assert world.cohort() == [3, 6]
+
+
+@pytest.mark.parametrize("choose", ["fixed", "uniform"])
+def test_a_plan_may_name_its_devices(make_world: MakeWorld, choose: str) -> None:
+    world = make_world(8)
+    named = [world.rows[number].device for number in (5, 2, 7)]
+    world.create(cohort={"select": 3, "goal": 3, "quorum": 0.6, "choose": choose, "devices": named})
+    told = world.coordinator.devices.check_in(world.rows[0], world.message())()
+    assert isinstance(told, Wait)
+    assert "the plan names the devices that take part, and not this one" in told.reason
+    for number in (1, 2):
+        world.check_in()
+        assert world.cohort() == [2, 5, 7]
+        assert listed(world).keys() == {2, 5, 7}
+        world.report(2, 5, 7, round=number)
+    world.check_in(0, 1, 5, 7)
+    assert world.coordinator.core.state("marks").phase == "selecting", "who is named is waited for"
+    world.pass_time(61)
+    assert world.cohort() == [5, 7]
+    assert list(verify(world.store, world.blobs)) == []
+    row = world.store.run("marks")
+    assert row is not None
+    others = {**row.plan, "cohort": {**row.plan["cohort"], "devices": [*named[:2], world.rows[0].device]}}
+    with world.store.transaction() as tx:
+        tx._set(RunRow, "run", "marks", plan=others)
+    found = [wrong.round for wrong in verify(world.store, world.blobs) if wrong.what.endswith("the plan names others")]
+    assert found == [1, 2, 3]
 
 
 # ---------------------------------------------------------------- what is known of devices
