@@ -55,7 +55,8 @@ class IdentityChecks:
             joined = audited.caps.get(device.device, device.examples_cap)
             if device.examples_cap != joined:
                 yield _violation(f"{name} may claim {device.examples_cap} examples, and it registered with {joined}")
-            yield from audited.times(device)
+            yield from audited.registration("device", device.device, device.enrolled_at)
+            yield from audited.leaving(device)
             if device.key_id is None:
                 if device.certificate or device.left_at is None:
                     yield _violation(f"{name} has no key, and has not left")
@@ -71,6 +72,7 @@ class IdentityChecks:
                 self._simulated |= device.node is not None and bool(reader.flower_run_ids())
         workers = reader.workers()
         for worker in workers:
+            yield from audited.registration("worker", worker.worker, worker.created_at)
             yield from audited.revocation("worker", worker.worker, f"worker {worker.worker}", worker.revoked_at)
             labels = audited.labels.get(worker.worker, {worker.label})
             if worker.label not in labels:
@@ -192,14 +194,11 @@ class _Audited:
         """Device -> the most examples that it may claim, since it registered first."""
         self.labels: dict[str, set[str]] = defaultdict(set)
         """Worker -> what it asked to be called."""
-        self.revoked: dict[str, set[str]] = {"worker": set(), "key": set()}
-        self.revoking: dict[str, set[str]] = {"worker": set(), "key": set()}
-        """Of which somebody asked that."""
         self.begun = False
         """Whether a coordinator has served with this audit: then it has all of the following."""
         self.authorities: Counter[tuple[str, str, float]] = Counter()
         self._first: dict[tuple[str, str], float] = {}
-        """(action, device) -> when the audit first has it."""
+        """(action, device, worker or API key) -> when the audit first has it."""
         self.lists: dict[int, set[int]] = defaultdict(set)
         """Counter -> how many keys lists of this number had."""
         self.sessions: set[str] = set()
@@ -225,15 +224,13 @@ class _Audited:
                 if "examples_cap" in says:
                     self.caps.setdefault(says["device"], int(says["examples_cap"]))
             case "worker.register":
+                self._first.setdefault((row.action, row.by), row.at)
                 self.labels[row.by].add(row.detail.partition("=")[2])
             case "worker.register done":
+                self._first.setdefault((row.action, says["worker"]), row.at)
                 self.registered["worker"].add(says["worker"])
-            case "worker.revoke done" | "key.revoke done":
-                what = row.action.partition(".")[0]
-                self.revoked[what].add(says[what])
-            case "worker.revoke" | "key.revoke":  # a crash may have cut the request short after that
-                what = row.action.partition(".")[0]
-                self.revoking[what].add(says[what])
+            case "worker.revoke" | "worker.revoke done" | "key.revoke" | "key.revoke done":
+                self._first.setdefault((row.action, says[row.action.partition(".")[0]]), row.at)
             case "login":
                 self.sessions.add(row.detail.rpartition("session=")[2])
             case "revocations.taken":
@@ -243,27 +240,41 @@ class _Audited:
             case _:  # other actions make no row of these
                 pass
 
-    def times(self, device: DeviceRow) -> Iterator[Violation]:
-        """When the device was registered and left. Its requests are recorded before and after they are carried out, by
-        the clock of one process."""
-        name, first = device.device, self._first
-        after, before = first.get(("device.register", name), _NEVER), first.get(("device.register done", name))
-        if before is not None and not after - _APART_S <= device.enrolled_at <= before + _APART_S:
-            yield _violation(f"device {name} was registered at {device.enrolled_at}, and by the audit at {before}")
+    def registration(self, kind: str, id: str, at: float) -> Iterator[Violation]:
+        """When it was registered. Its request is recorded before and after it is carried out, by the clock of one
+        process."""
+        done = self._first.get((f"{kind}.register done", id))
+        if done is not None and not self._between(f"{kind}.register", id, at):
+            yield _violation(f"{kind} {id} was registered at {at}, and by the audit at {done}")
+
+    def leaving(self, device: DeviceRow) -> Iterator[Violation]:
+        """When the device left."""
+        asked = self._first.get(("device.leave", device.device))
         if device.left_at is None:
             return
-        asked = first.get(("device.leave", name))
         if asked is None and self.begun:
-            yield _violation(f"device {name} has left, and the audit has no request of that")
+            yield _violation(f"device {device.device} has left, and the audit has no request of that")
         elif asked is not None and device.left_at < asked - _APART_S:
-            yield _violation(f"device {name} left at {device.left_at}, and asked for it at {asked}")
+            yield _violation(f"device {device.device} left at {device.left_at}, and asked for it at {asked}")
 
     def revocation(self, kind: str, id: str, name: str, at: float | None) -> Iterator[Violation]:
-        """What the audit says against a revocation at this time; ``at`` None: against none."""
-        if at is None and id in self.revoked[kind]:
-            yield _violation(f"{name} is not revoked, and the audit says that it was")
-        if at is not None and id not in self.revoked[kind] | self.revoking[kind] and (self.begun or kind == "key"):
-            yield _violation(f"{name} is revoked, and the audit has no request of that")
+        """What the audit says against a revocation at this time; ``at`` None: against none. Of a request that a crash
+        has cut short the audit has the beginning alone."""
+        action = f"{kind}.revoke"
+        asked, done = self._first.get((action, id)), self._first.get((f"{action} done", id))
+        if at is None:
+            if done is not None:
+                yield _violation(f"{name} is not revoked, and the audit says that it was")
+        elif asked is None and done is None:
+            if self.begun or kind == "key":
+                yield _violation(f"{name} is revoked, and the audit has no request of that")
+        elif not self._between(action, id, at):
+            yield _violation(f"{name} was revoked at {at}, and by the audit at {done or asked}")
+
+    def _between(self, action: str, id: str, at: float) -> bool:
+        """Whether it was carried out at this time, by the first request of it."""
+        after, before = self._first.get((action, id), _NEVER), self._first.get((f"{action} done", id), -_NEVER)
+        return after - _APART_S <= at <= before + _APART_S
 
     def keys(self, reader: Reader) -> Iterator[Violation]:
         """API keys that nobody created so, or that were revoked. A key and its row of the audit are one transaction."""
