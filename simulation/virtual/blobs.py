@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from coordinator.blobs import FileBlobs
 from coordinator.blobs.files import FileSpool
 from coordinator.datafolder import make_folder
+from simulation.virtual.temporary import TemporaryFolder
 
 
 class PatientBlobs(FileBlobs):
@@ -70,8 +70,8 @@ class TemporaryBlobs(PatientBlobs):
     """Blobs in a folder that is deleted with its last reader."""
 
     def __init__(self) -> None:
-        self._temporary = TemporaryDirectory(prefix="quorate-simulation-", ignore_cleanup_errors=True)
-        super().__init__(self._temporary.name)
+        self._temporary = TemporaryFolder("quorate-simulation-")
+        super().__init__(Path(self._temporary.name) / "blobs")
 
     def has(self, digest: str) -> bool:
         """No other process writes here, so the disk is asked only about folders that this one has made: a round's

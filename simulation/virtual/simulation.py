@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
@@ -76,6 +75,7 @@ from simulation.virtual.device import label_of
 from simulation.virtual.null_primitives import NULL
 from simulation.virtual.parts import unfinished
 from simulation.virtual.secure_world import EPOCH, SecureWorld, SimulatedAuthority
+from simulation.virtual.temporary import TemporaryFolder
 from simulation.virtual.world import SimulatedWorld
 
 _LISTED = 100_000
@@ -155,7 +155,7 @@ class Simulation:
             self._clients, self._class_of = clients, class_of
             self._listed: dict[str, str] | None = None
             layout = Layout.of(manifest, plan.task.averaged, roles)
-            kept = folder or Path(self._exits.enter_context(TemporaryDirectory(prefix="quorate-states-")))
+            kept = folder or Path(self._exits.enter_context(TemporaryFolder("quorate-states-")))
             states = kept / STATES_FOLDER / plan.digest[:32]
             self.kernel = Kernel(plan, learner, clients, layout, weight_unit=unit, states=states)
             self.engine = CheckedEngine(make_engine(self.kernel), self.kernel)
