@@ -206,9 +206,7 @@ class Fold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
-    """Action: make the next checkpoint from these updates; comes back as Committed or CommitFailed."""
-
+class _Commits:
     round: int
     parent: str
     contributions: tuple[Contribution, ...]
@@ -218,6 +216,11 @@ class Commit:
     """The small state that goes with it."""
     settings: Mapping[str, float] = field(default_factory=dict, hash=False)
     """The round's numbers: see ``Combine``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit(_Commits):
+    """Action: make the next checkpoint from these updates; comes back as Committed or CommitFailed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,23 +260,16 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitSum:
-    """Action: make the next checkpoint from this unmasked sum; comes back as Committed or CommitFailed."""
+class CommitSum(_Commits):
+    """Action: make the next checkpoint from this unmasked sum; comes back as Committed or CommitFailed.
 
-    round: int
-    parent: str
+    The contributions are of the devices whose masked vectors are in it, with digests. Their weights are 0: they are
+    unknown."""
+
     sum: str
     """Digest of the sum's blob."""
     weight: int
     """Total of the contributions' weights."""
-    contributions: tuple[Contribution, ...]
-    """The devices whose masked vectors are in it, with digests. Their weights are 0: they are unknown."""
-    named_tensors: NamedTensors = field(default_factory=dict, hash=False)
-    """Those that go with the parent."""
-    small: Small = field(default_factory=dict, hash=False)
-    """The small state that goes with it."""
-    settings: Mapping[str, float] = field(default_factory=dict, hash=False)
-    """The round's numbers: see ``Combine``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -258,10 +258,6 @@ class Aggregator:
         """The longest body of an update in bytes."""
         self._sums = sums(blobs, plan, self.layout)
 
-    def locked(self) -> bool:
-        """Whether a thread folds or commits."""
-        return self._lock.locked()
-
     def remember(self, digest: str, measures: Measures) -> None:
         """Caches the measures of a validated update, so that folding does not measure it again."""
         self._sums.remember(digest, measures)

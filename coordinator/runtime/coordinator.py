@@ -150,7 +150,3 @@ class Coordinator:
         """Returns why runs stand still, by run; without those that nothing is known to be in the way of."""
         found = {log.run: self._standstill.of_run(log.state) for log in self.core.logs()}
         return {run: why for run, why in sorted(found.items()) if why}
-
-    def locked(self) -> bool:
-        """Whether any thread holds a lock of this process that another would wait for."""
-        return self.core.locked() or self.fleet.arrivals.locked() or self.identities.locked() or self.workers.locked()

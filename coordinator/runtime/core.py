@@ -230,16 +230,6 @@ class Core:
         """The pending actions."""
         return [*self._tasks, *self._openings]
 
-    # ------------------------------------------------------------ locks
-
-    def locked(self) -> bool:
-        """Whether any thread holds a lock of this object, of a log or of an aggregator."""
-        return (
-            self._lock.locked()
-            or any(log.commits.locked() for log in self.logs())
-            or any(aggregator.locked() for aggregator in list(self.process.aggregators.values()))
-        )
-
 
 class AnswerWakes:
     """Which devices may have an answer of their round, or learn that there will be none. It remembers where the round

@@ -88,10 +88,6 @@ class Identities:
         self.fetch_failure = ""
         """Why the list could not be fetched when that was last tried; empty: it could."""
 
-    def locked(self) -> bool:
-        """Whether a thread takes a list."""
-        return self._list.locked()
-
     @property
     def inside(self) -> bool:
         """Whether this coordinator has the authority's key itself, so that it could make devices up."""

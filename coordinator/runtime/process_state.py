@@ -180,10 +180,6 @@ class HeldList:
         self._read_at: float | None = None
         self._taking, self._setting = threading.Lock(), threading.Lock()
 
-    def locked(self) -> bool:
-        """Whether a thread takes a list."""
-        return self._taking.locked()
-
     def forget(self) -> None:
         """Reads the stored list anew when it is asked for next."""
         self._read_at = None

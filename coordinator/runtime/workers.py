@@ -175,10 +175,6 @@ class WorkerRequests:
         self._leasing = Lock()
         """Of two processes with one certificate that ask at once, one gets a lease, whichever runs have one to give."""
 
-    def locked(self) -> bool:
-        """Whether a thread gives a lease."""
-        return self._leasing.locked()
-
     # ------------------------------------------------------------ requests of operators
 
     def listed(self, sees: Callable[[str], bool] | None = None) -> list[WorkerView]:

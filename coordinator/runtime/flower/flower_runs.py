@@ -53,10 +53,6 @@ class FlowerRuns:
         self._retention.tick()
         return self.messages.tick()
 
-    def locked(self) -> bool:
-        """Whether any thread holds a lock that another would wait for."""
-        return self.messages.locked()
-
 
 class Runs:
     def __init__(self, flower: FlowerCore) -> None:

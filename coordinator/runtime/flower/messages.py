@@ -154,9 +154,6 @@ class Messages:
         with self._lock:
             self._expiring[run] = min(expires_at, self._expiring.get(run, expires_at))
 
-    def locked(self) -> bool:
-        return self._lock.locked()
-
 
 def _once(messages: Sequence[FlowerMessage]) -> dict[str, FlowerMessage]:
     """The messages by id. ProblemError where one is there twice with two meanings."""

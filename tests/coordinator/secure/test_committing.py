@@ -14,7 +14,7 @@ from client_sdk.secagg.quantize import WEIGHT_LIMIT, Quantizer
 from client_sdk.tensors import Manifest, Tensors, from_bytes, narrow, to_bytes, widen
 from coordinator.blobs import MemoryBlobs
 from coordinator.folding.aggregator import BLOCK, Aggregator, CannotAggregate
-from coordinator.secure.committing import advance, commit_sum
+from coordinator.secure.performing import advance, commit_sum
 from tests.client_sdk.secagg.lanes_of_sums import mean_of_sum
 from tests.coordinator.engine.story import plan
 

@@ -21,8 +21,8 @@ from coordinator.engine.secure.plan import Secure
 from coordinator.runtime import actions, fleet, marks
 from coordinator.runtime.commits import Commits
 from coordinator.runtime.run_log import RunLog
-from coordinator.secure import committing, performing
 from coordinator.secure import opening as sums
+from coordinator.secure import performing
 from coordinator.secure.opening import Lost
 from coordinator.secure.requests import SecureRequests
 from coordinator.secure.routing import DealtShares
@@ -239,13 +239,13 @@ def _model_goes_by_its_file() -> Patches:
 @mutant("mean-by-another-cap", "same-bits", **CALM)
 def _mean_by_another_cap() -> Patches:
     """The mean is scaled by another weight cap than the devices' lanes."""
-    commit = committing.commit_sum
+    commit = performing.commit_sum
 
     def scaled(aggregator: Any, round: int, parent: str, quantizer: Any, *rest: Any, **about: Any) -> Any:
         other = replace(quantizer, weight_cap=quantizer.weight_cap + 1)
         return commit(aggregator, round, parent, other, *rest, **about)
 
-    return [(committing, "commit_sum", scaled)]
+    return [(performing, "commit_sum", scaled)]
 
 
 @mutant("vector-acknowledged-that-never-came", "liveness", **CALM)

@@ -9,7 +9,7 @@ from typing import Any
 
 from coordinator.engine.phases import opening
 from coordinator.engine.secure import marks, unmasking
-from coordinator.secure import committing
+from coordinator.secure import performing
 from tests.explorer.mutants.registry import mutant
 from tests.explorer.mutants.secure import CALM, LYING, VANISHING, Patches
 
@@ -27,12 +27,12 @@ def _ring_counted_as_if_complete() -> Patches:
 @mutant("sum-decoded-by-another-seed", "same-bits", **CALM)
 def _sum_decoded_by_another_seed() -> Patches:
     """The mean is decoded by another seed than that by which the devices have encoded."""
-    commit = committing.commit_sum
+    commit = performing.commit_sum
 
     def decoded(*arguments: Any, seed: bytes, **about: Any) -> Any:
         return commit(*arguments, seed=bytes([seed[0] ^ 1]) + seed[1:], **about)
 
-    return [(committing, "commit_sum", decoded)]
+    return [(performing, "commit_sum", decoded)]
 
 
 @mutant("plain-after-the-datacenter", "one-end", "log", "no-bug", "unmasked")
