@@ -186,10 +186,12 @@ def _lines(plan: Plan, cost: RoundCost | None, unknown: str) -> list[str]:
     down, up, all_of_them = cost.download_bytes, cost.upload_bytes, f"where all {cohort.select} report"
     if plan.buffered is not None:
         all_of_them = f"of {cohort.goal} reports"
+    shorter = f"up to about {size_text(cost.delta_bytes)} where it has the model of the round before"
     return [
         *lines,
         f"model:        {cost.model_values:,} values, {size_text(cost.model_bytes)}{part}",
-        f"one device:   fetches {size_text(cost.fetch_bytes)}, sends about {size_text(cost.update_bytes)} a round",
+        f"one device:   fetches {size_text(cost.fetch_bytes)}, {shorter}",
+        f"              sends about {size_text(cost.update_bytes)} a round",
         f"network:      about {size_text(down)} sent and {size_text(up)} received a round, {all_of_them}",
         f"              {size_text(rounds * (down + up))} in {rounds} rounds",
         f"coordinator:  about {size_text(cost.memory_bytes)} of memory for a round, beside the process itself",

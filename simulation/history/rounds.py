@@ -58,6 +58,10 @@ class RoundSummary:
 
     bytes: int
     """Of the accepted updates; in a secure round, of the messages of all exchanges."""
+    downloaded: int | None
+    """Bytes of the models that devices fetched before they began to train, each a whole one: a device that has an
+    earlier checkpoint gets the difference from it, which is shorter. None in buffered rounds, whose devices train over
+    rounds."""
     weight: int
     version: int | None
     """Version of the checkpoint that the round committed; None where it committed none."""
@@ -104,9 +108,10 @@ def read_rounds(
 ) -> Iterator[RoundSummary]:
     """All rounds in order, without one that was open and not needed when a score finished the run. ``wall``: seconds by
     round, for the measured ones."""
+    first = reader.checkpoint(run, 0)  # all of a run have its size
     for view in _views(reader, run, now):
         if not view.reason.startswith(NOT_NEEDED):
-            yield _round(view, (wall or {}).get(view.round))
+            yield _round(view, (wall or {}).get(view.round), 0 if first is None else first.bytes)
 
 
 def _views(reader: Reader, run: str, now: RunState) -> Iterator[RoundView]:
@@ -150,7 +155,7 @@ def state_in(reader: Reader, row: RunRow, round: int) -> RunState:
     return now
 
 
-def _round(view: RoundView, wall_s: float | None) -> RoundSummary:
+def _round(view: RoundView, wall_s: float | None, model_bytes: int) -> RoundSummary:
     funnel, treated = view.funnel, view.treatment
     return RoundSummary(
         round=view.round,
@@ -171,6 +176,7 @@ def _round(view: RoundView, wall_s: float | None) -> RoundSummary:
         withdrawn=funnel.withdrawn,
         refused=funnel.refused,
         bytes=view.bytes_in if view.secure is None else sum(one.bytes for one in view.secure.exchanges),
+        downloaded=None if view.kind == "buffered" else funnel.training * model_bytes,
         weight=view.weight,
         version=view.version,
         digest=view.digest,

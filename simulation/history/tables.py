@@ -88,7 +88,7 @@ def _rounds(history: RecordedRun, pd: Any) -> pd.DataFrame:
         rows.append(plain | times | {f"training.{name}": value for name, value in row.metrics.items()})
     made = pd.DataFrame(rows, columns=None if rows else names)
     floats = {name: "float64" for name in ("seconds", "wall_s", "opened_s", "closed_s", "rounding") if name in made}
-    counts = dict.fromkeys(("version", "clipped", "capped", "partial", "statistics_cut"), "Int64")
+    counts = dict.fromkeys(("version", "downloaded", "clipped", "capped", "partial", "statistics_cut"), "Int64")
     made = made.astype(floats | counts)
     front = [*names[: names.index("seconds")], "opened_s", "closed_s"]
     return made[front + [name for name in made.columns if name not in front]] if rows else made

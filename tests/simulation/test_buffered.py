@@ -40,7 +40,7 @@ def test_it_learns_and_is_the_same_run_twice() -> None:
     assert digests(first) == digests(again)
     _, values = first.metric("accuracy")
     assert values[-1] > 0.9 > values[0]
-    assert [found.reported for found in first.rounds] == [3] * 20
+    assert [(found.reported, found.downloaded) for found in first.rounds] == [(3, None)] * 20
     counts = staleness(first)
     assert sum(counts) == 60
     assert min(counts[:2]) > 0

@@ -4,11 +4,13 @@ and what is likely to keep its rounds from being committed; and the schema of pl
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
 from pydantic import BaseModel
 
 from client_sdk import codecs
@@ -27,13 +29,23 @@ from client_sdk.secagg.shamir import SHARE_BYTES
 from client_sdk.secagg.shares import DIGESTS_BYTES, SEALED_BYTES, Bundle
 from client_sdk.secagg.statement import DIGEST_BYTES, SIGNATURE_BYTES
 from client_sdk.secagg.survivors import SURVIVED, Proof, RevealedShares, Survivors
-from client_sdk.tensors import Layout, ManifestMismatch, Roles, TensorHeader, header_bytes, shown
+from client_sdk.tensors import (
+    Layout,
+    ManifestMismatch,
+    Roles,
+    TensorHeader,
+    checkpoint_delta,
+    header_bytes,
+    shown,
+    to_bytes,
+)
 from client_sdk.tensors.manifest import told
 from coordinator.engine.aggregation.weights import said_of_cap
 from coordinator.engine.plan import Plan
 from coordinator.engine.plan_file import section_of
 from coordinator.engine.secure import plan as secure_plan
 from coordinator.engine.secure.plan import EXCHANGES, quantizer
+from coordinator.folding.aggregator import coarse
 from coordinator.runtime.core import Core
 from coordinator.runtime.marks import kinds_against, tensors_of
 from coordinator.runtime.run_creation import Sees, checked_initial, checked_plan, free_id
@@ -125,6 +137,8 @@ class RoundCost:
     """The file of a checkpoint."""
     fetch_bytes: int
     """What one device receives: the checkpoint; in a secure round also its peers' keys, shares and signatures."""
+    delta_bytes: int
+    """About the most that it receives where it has the checkpoint of the round before, and gets the difference."""
     update_bytes: int
     """What one device sends: its update, encoded; in a secure round its masked vector with keys and shares."""
     download_bytes: int
@@ -154,6 +168,7 @@ class RoundCost:
             model_values=model.elements,
             model_bytes=checkpoint.total_bytes,
             fetch_bytes=fetch,
+            delta_bytes=int(_difference(plan.aggregation.step_bits) * 4 * averaged.elements) + traffic.received,
             update_bytes=traffic.sent,
             download_bytes=select * fetch,
             upload_bytes=select * traffic.sent,
@@ -161,6 +176,17 @@ class RoundCost:
             memory_bytes=MEMORY_MODELS * 4 * averaged.elements,
             longest_s=longest_s(plan),
         )
+
+
+@cache
+def _difference(bits: int | None) -> float:
+    """How much of a checkpoint the difference to the one before takes, with steps of so many bits: of a specimen of
+    normal values and steps. Those of models have more that are near zero, and are shorter."""
+    rng = np.random.default_rng(0)
+    before, step = rng.standard_normal((2, 1 << 16)).astype(np.float32) * np.array([[0.05], [0.002]], np.float32)
+    after = before + step if bits is None else coarse(before, before + step, bits, bytes(32), 0)
+    files = (io.BytesIO(to_bytes({"w": values})) for values in (before, after))
+    return min(1.0, sum(map(len, checkpoint_delta.encode(*files))) / int(before.nbytes))
 
 
 def longest_s(plan: Plan) -> float:

@@ -89,6 +89,12 @@ def test_cost_follows_model_codec_cohort_and_retention(plan: Path) -> None:
     assert cost.upload_bytes == 4 * cost.update_bytes
     assert cost.disk_bytes == 3 * cost.upload_bytes, "of this round and of two that are retained"
     assert cost.longest_s == 90
+    whole, in_steps = (
+        RoundCost.of(Plan.from_toml(plan, said), read_header(checkpoint), {}).delta_bytes
+        for said in ([], ["aggregation.step_bits=6"])
+    )
+    assert 0.6 * 4000 < whole < 0.8 * 4000, "what is averaged changes, and the lowest bits have no pattern"
+    assert 0.08 * 4000 < in_steps < 0.15 * 4000
     smaller = RoundCost.of(Plan.from_toml(plan, ["task.codec=stochastic8@1"]), read_header(checkpoint), {})
     assert smaller.update_bytes < cost.update_bytes - 2000
 

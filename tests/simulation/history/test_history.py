@@ -62,6 +62,7 @@ def test_rounds_equal_the_operators_views(world: World, history: History) -> Non
         )  # fmt: skip
         assert (row.started, row.late, row.dropped) == (view.funnel.training, view.funnel.late, view.funnel.dropped)
         assert row.metrics == view.metrics
+        assert row.downloaded == view.funnel.training * history.checkpoints[0].bytes
 
 
 def test_every_selected_device_has_one_fate(history: History) -> None:
