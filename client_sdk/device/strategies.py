@@ -10,22 +10,25 @@ Packages bring halves by entry points of the group ``quorate.device_strategies``
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
-from typing import Literal, Protocol, cast
+from typing import Literal, Protocol, cast, get_args
 
 import numpy as np
 
 from client_sdk.extensions import CannotLoad, extensions, provided_now
 from client_sdk.protocol.devices import Task, TaskStrategy
-from client_sdk.tensors import Manifest, Tensors
+from client_sdk.tensors import Manifest, TensorError, Tensors
 from client_sdk.tensors.manifest import is_shared, of_model, shared_name
 from client_sdk.update import Update
 
 GROUP = "quorate.device_strategies"
 Keeps = Literal["nothing", "trained", "committed"]
+NAMES = r"[a-z0-9][a-z0-9-]{0,63}"
+"""Of shared tensors, and of those that a strategy keeps beside the checkpoint."""
 Shared = Mapping[str, Tensors]
 """Name of a shared tensor -> parameter -> its values, float32 of the parameter's shape."""
 
@@ -250,6 +253,31 @@ class ErrorFeedback(DeviceStrategy):
         return 8 * model.select(task.averaged).elements
 
 
+def _trained(half: DeviceStrategy, learn: Learn, model: Tensors, shared: Shared, state: Tensors, task: Task) -> Local:
+    """What the half returns. An error of its own becomes a StrategyError; those of the learner pass."""
+    passed = list[Exception]()
+
+    def training(model: Tensors, task: Task, *, offset: Tensors | None = None) -> Update:
+        try:
+            return learn.training(model, task, offset=offset)
+        except Exception as error:
+            passed.append(error)
+            raise
+
+    name, numbers = (task.strategy.name, task.strategy.parameters) if task.strategy is not None else ("", {})
+    try:
+        made = half.train(Learn(training, learn.coded), model, shared, state, task, numbers)
+    except (StrategyError, TensorError, MemoryError):
+        raise
+    except Exception as error:
+        if any(error is one for one in passed):
+            raise
+        raise StrategyError(f"The strategy {name} failed: {type(error).__name__}: {error}") from error
+    if not isinstance(made, Local):
+        raise StrategyError(f"The strategy {name} returns {type(made).__name__} from train(), not Local.")
+    return made
+
+
 def _moved(before: Tensors, update: Update, sent: Mapping[str, object]) -> Tensors:
     """The values after ``update`` of the tensors that are not sent, float32."""
     return {name: before[name].astype(np.float32) + change for name, change in update.delta.items() if name not in sent}
@@ -321,6 +349,8 @@ def half_of(strategy: TaskStrategy) -> DeviceStrategy:
         made = None
     if made is None:
         raise StrategyError(f"This device has no half of the strategy {strategy.name} {strategy.version}.")
+    if reason := why_no_half(made):
+        raise StrategyError(f"The strategy {strategy.name} cannot be used: {reason}.")
     return made
 
 
@@ -334,6 +364,18 @@ def lacks_half(name: str, version: str, have: Mapping[str, str]) -> str:
     """Why a device with these halves (name -> version) takes no part in a run with another one."""
     listed = ", ".join(f"{one} {its}" for one, its in sorted(have.items())) or "none"
     return f"the plan's strategy is {name} {version}, of which this device has no half (it has: {listed})"
+
+
+def why_no_half(half: object) -> str:
+    """Why an object is no device's half, as the end of a sentence; empty where it is one."""
+    if not isinstance(half, DeviceStrategy):
+        return f"its device is no object of a DeviceStrategy: {half!r:.80}"
+    if half.keeps not in get_args(Keeps):
+        return f"its half keeps {half.keeps!r}, not {', '.join(get_args(Keeps))}"
+    names = half.shared if isinstance(half.shared, tuple) else (None,)
+    if len(set(names)) < len(names) or not all(isinstance(one, str) and re.fullmatch(NAMES, one) for one in names):
+        return f"its half has shared = {half.shared!r:.80}: write a tuple of names of small letters, digits and -"
+    return ""
 
 
 def train_by(half: DeviceStrategy, learn: Learn, checkpoint: Tensors, state: Tensors, task: Task) -> Local:
@@ -352,15 +394,23 @@ def train_by(half: DeviceStrategy, learn: Learn, checkpoint: Tensors, state: Ten
         have -= places.keys()
     if have or not all(shared.values()):
         raise StrategyError(f"The checkpoint has other shared tensors than the strategy {strategy.name}.")
-    made = half.train(learn, model, shared, state, task, strategy.parameters)
+    made, it = _trained(half, learn, model, shared, state, task), f"The strategy {strategy.name}"
     sent.require(made.update.manifest, f"the update of the strategy {strategy.name}")
+    if {name: one.keys() for name, one in made.shared.items()} != {name: one.keys() for name, one in shared.items()}:
+        wanted = ", ".join(half.shared) or "none"
+        raise StrategyError(f"{it} does not return a change of each of its shared tensors (it has: {wanted}).")
     changes = arrays({shared_name(name, one): made.shared[name][one] for name in half.shared for one in shared[name]})
     state = arrays(made.state)
     for name, array in {**changes, **state}.items():
+        if array.dtype.kind not in "biuf":
+            raise StrategyError(f"{it} gives {name}, which is no array of numbers.")
         if not np.isfinite(array).all():
-            raise StrategyError(f"The strategy {strategy.name} gives numbers in {name} that are not finite.")
+            raise StrategyError(f"{it} gives numbers in {name} that are not finite.")
     if half.keeps == "nothing" and state:
-        raise StrategyError(f"The strategy {strategy.name} returns a state, and says that it keeps nothing.")
+        raise StrategyError(f"{it} returns a state, and says that it keeps nothing.")
+    size, most = sum(array.nbytes for array in state.values()), half.state_bytes(Manifest.of(model), task)
+    if size > most:
+        raise StrategyError(f"{it} has made {size:,} bytes to keep, and its state_bytes() says {most:,}.")
     whole = {**made.update.model, **{name: spec for name, spec in Manifest.of(checkpoint).items() if is_shared(name)}}
     update = _remade(made.update, {**made.update.delta, **changes}, model=Manifest(whole).in_file_order())
     return Local(update=update, state=state)

@@ -56,7 +56,7 @@ from coordinator.engine.aggregation.registry import (
     reason_against_selection,
 )
 from coordinator.engine.aggregation.section import Aggregation
-from coordinator.engine.aggregation.strategy import Algorithm, Strategy, StrategySection
+from coordinator.engine.aggregation.strategy import Algorithm, Strategy, StrategySection, why_not
 from coordinator.engine.aggregation.weights import heaviest, unit_of
 from coordinator.engine.buffered import WHOLE, Buffered
 from coordinator.engine.plan_file import LONGEST, MOST, Mistake, PlanError, PlanFile, elsewhere, fields_of
@@ -429,7 +429,10 @@ def algorithm(plan: Plan, registry: Registry = BUILT_IN, tried_on: int | None = 
     found = Algorithm(usual=usual, strategy=strategy, settings=numbers)
     if plan.strategy is None:
         return found
-    reason = strategy.against(plan)
+    try:
+        reason = why_not(strategy, plan, usual, numbers)
+    except ExtensionError as error:
+        reason = str(error)
     if not reason and (plan.half is None) != (strategy.device is None):
         has, said = ("has a", "true") if strategy.device is not None else ("has no", "false, or leave it out")
         reason = f"it {has} half that devices run: write devices = {said}"
@@ -440,9 +443,10 @@ def algorithm(plan: Plan, registry: Registry = BUILT_IN, tried_on: int | None = 
     if not reason and plan.datacenter is not None and strategy.device is not None:
         reason = "a datacenter has no half of it, and no device's state: leave [datacenter] out"
     try:
-        found.task(plan, 0, {})
+        if not reason:
+            found.task(plan, 0, {})
     except ExtensionError as error:
-        reason = reason or str(error)
+        reason = str(error)
     if reason:
         raise PlanError(Mistake(f"{plan.strategy.name} does not go with this plan: {reason}", ("strategy", "name")))
     return found

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -342,6 +342,7 @@ class Aggregator:
         before, label = named_tensors or {}, f"{self._run} {round}"
         seed = shake_bytes(labelled("combine", self._plan.digest, round), 32)
         places, raised, bits = self.layout.whole.slices(), 0, self._plan.aggregation.step_bits
+        firsts = self._combine.keeps
         with ExitStack() as stack:
             file = stack.enter_context(self._blobs.open(parent))
             header = read_header(file)
@@ -350,7 +351,7 @@ class Aggregator:
                 name: stack.enter_context(
                     carried(self._blobs, before.get(name), name, parameters, places, first, label)
                 )
-                for name, first in self._combine.keeps.items()
+                for name, first in firsts.items()
             }
             spool = stack.enter_context(self._blobs.spool())
             source = HashedReads(file)
@@ -367,14 +368,14 @@ class Aggregator:
                 for start in range(0, spec.elements, BLOCK):
                     at, count = places[name].start + start, min(BLOCK, spec.elements - start)
                     with np.errstate(over="ignore", invalid="ignore"):
-                        following = made.model.read(at, count)
+                        following = _made(made.model, at, count)
                         if bits is not None and name in parameters and spec.dtype == "F32":
                             following = coarse(stored.read(at, count), following, bits, seed, at)
                     if not np.isfinite(following).all():
                         raise NotFinite(f"the next checkpoint would hold values in {name} that are not finite")
                     if name in parameters:
                         for key, one in kept.items():
-                            one.after.write(name, made.tensors[key].read(at, count))
+                            one.after.write(name, _made(made.tensors[key], at, count, firsts[key]))
                     elif name in self.layout.non_negative:
                         raised += int(np.count_nonzero(following < -_ROUNDING))
                         following = np.where(following < 0, np.float32(0), following)
@@ -385,6 +386,22 @@ class Aggregator:
             return NewCheckpoint(
                 digest, spool.size, after, kept_small, getattr(made.model, "zero_sum", False), raised, evidence
             )
+
+
+def _made(blocks: Blocks, start: int, count: int, first: Sequence[float] | None = None) -> Float32:
+    """A block of what the plan's algorithm makes. ExtensionError where it fails, or is none: packages bring some, and a
+    block of another length would become a file that is no checkpoint. ``first``: of named tensors, a value a column."""
+    try:
+        found = blocks.read(start, count)
+    except (BlobError, OSError, TensorError, ExtensionError, MemoryError):
+        raise
+    except Exception as error:
+        raise ExtensionError(f"the strategy of the plan failed: {type(error).__name__}: {error}") from error
+    shape = (count,) if first is None else (count, len(first))
+    if isinstance(found, np.ndarray) and found.dtype == np.float32 and found.shape == shape:
+        return found
+    gives = f"{found.dtype} {list(found.shape)}" if isinstance(found, np.ndarray) else type(found).__name__
+    raise ExtensionError(f"the strategy of the plan gives {gives} for a block of float32 {list(shape)}")
 
 
 def _as_json(small: Small) -> Small:

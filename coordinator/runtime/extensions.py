@@ -8,11 +8,12 @@ change without its arithmetic; otherwise the version of the package. Only what a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from client_sdk.extensions import CannotLoad, extensions, provided_now
 from client_sdk.protocol.problems import ProblemError, problem
+from coordinator.engine.aggregation.parameters import Parameter
 from coordinator.engine.aggregation.registry import BUILT_IN, Installed, Registry, needs_package
 from coordinator.engine.plan import Plan
 from coordinator.engine.plan_file import PlanError
@@ -27,7 +28,7 @@ _ELSEWHERE_S = 30.0
 _PARTS = {
     "rule": ("needs", "takes_weights", "parameters"),
     "server_optimizer": ("slots", "parameters", "first", "apply"),
-    "name": ("parameters", "needs", "holds", "against", "keeps", "decide", "combine"),
+    "name": ("parameters", "needs", "holds", "device", "against", "keeps", "decide", "combine"),
     "choose": ("reads", "varies", "parameters", "select"),
 }
 _OF_RULE = {"sum": (), "all": ("combine",), "whole": ("holds", "fewest", "delta")}
@@ -77,4 +78,8 @@ def _named(group: str, name: str, field: str, section: str = "aggregation") -> d
         what = f"an object without {lacking[0]}" if lacking else f"a rule that needs {needs!r}, not sum, all or whole"
         what = "a class instead of an object of it" if isinstance(made, type) else what
         raise PlanError(f"{section}.{field}: {name} cannot be used: its entry point returns {what}")
+    declared = made.parameters.values() if isinstance(made.parameters, Mapping) else (made.parameters,)
+    if other := [one for one in declared if not isinstance(one, Parameter)]:
+        what = "its parameters are a dict from names to Parameter(meaning=...)"
+        raise PlanError(f"{section}.{field}: {name} cannot be used: {what}, and have {other[0]!r:.80}")
     return {name: Installed(str(getattr(made, "version", entry.version)), made)}

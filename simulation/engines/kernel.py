@@ -145,7 +145,7 @@ class Kernel:
         except _OF_THE_DEVICE as error:
             return CannotTrain(reason=str(error), bad_values=isinstance(error, Diverged))
         except (LearnerError, StrategyError) as error:
-            return _own(str(error), error)
+            return _own(str(error), error.__cause__ if isinstance(error.__cause__, Exception) else error)
         except (BadReport, ManifestMismatch) as error:
             return _own(f"The learner's update cannot be counted: {error}", error)
         except TensorError as error:

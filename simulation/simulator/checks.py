@@ -138,6 +138,8 @@ def with_objects(plan: PlanLike, objects: Mapping[str, Any]) -> tuple[PlanLike, 
         if isinstance(made, type):
             raise ValueError(f"{part}= is a class: give an object of it, {made.__name__}()")
         section, field, group = PARTS[part]
+        if isinstance(made, str):
+            raise ValueError(f"{part}= takes an object: the plan names what is built in, {section}.{field} = {made!r}")
         name = _name_of(part, made)
         version = str(getattr(made, "version", "0"))
         plan = _naming(plan, part, section, field, name, version, has_half=getattr(made, "device", None) is not None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -180,12 +181,18 @@ def test_a_plan_file_may_get_an_object(tmp_path: Path) -> None:
     assert models(run(path, strategy=Fewer())) == WANTED
 
 
+class Numbers(Strategy):
+    parameters: Any = MappingProxyType({"many": 3})
+
+
 @pytest.mark.parametrize(
     ("plan", "given", "against"),
     [
         ({**PLAN, "strategy": {"name": "fednova"}}, {"strategy": Fewer()}, "strategy= is given, and the plan says"),
         ({**PLAN, "aggregation": {"rule": "median"}}, {"rule": Largest()}, "rule= is given, and the plan says"),
         (PLAN, {"strategy": Fewer}, "strategy= is a class: give an object of it, Fewer()"),
+        (PLAN, {"strategy": "scaffold"}, "the plan names what is built in, strategy.name = 'scaffold'"),
+        (PLAN, {"strategy": Numbers()}, "its parameters are a dict from names to Parameter(meaning=...), and have 3"),
         (PLAN, {"rule": object()}, "cannot be used: its entry point returns an object without needs"),
     ],
 )

@@ -172,6 +172,8 @@ class Updates(Sources):
         self.weights = weights
         self.holds = 0
         """How many whole updates may be held at once."""
+        self.sum_alone = False
+        """Whether what combines them has said that it needs their sum alone: a simulation then stores no other."""
         self.failed: Exception | None = None
         """Why an update could not be read or added. A rule may hide it."""
         self._held: list[weakref.ref[Float32]] = []
@@ -188,13 +190,14 @@ class Updates(Sources):
         count = parameters or rows.shape[1]
         sizes = {"parameters": count, "statistics": rows.shape[1] - count}
         tensors = Manifest({name: TensorSpec("F32", (size,)) for name, size in sizes.items() if size})
-        updates = cls(read, found, lambda: updates.sum(found), tensors, count)
+        updates = cls(read, found, lambda: flat(updates._mean(found, tensors, 0)), tensors, count)
         return updates
 
     def sum(self, weights: ArrayLike | None = None, of_statistics: ArrayLike | None = None) -> Blocks:
         if weights is None:
             with self._noting():
                 return self._total()
+        self._require_single()
         if of_statistics is None or self.parameters == self.elements:
             return flat(self._mean(weights, self.tensors, 0))
         places = self.tensors.slices()
@@ -202,6 +205,10 @@ class Updates(Sources):
         latter = {name: spec for name, spec in self.tensors.items() if name not in former}
         parts = self._mean(weights, Manifest(former), 0), self._mean(of_statistics, Manifest(latter), self.parameters)
         return flat(np.concatenate(parts))
+
+    def _require_single(self) -> None:
+        if self.sum_alone:
+            raise ExtensionError('the strategy of the plan reads single updates: it must say needs = "whole"')
 
     def _mean(self, weights: ArrayLike, tensors: Manifest, start: int) -> Float32:
         """[elements] of ``tensors``, which stand in an update from ``start`` on."""
@@ -215,13 +222,15 @@ class Updates(Sources):
             return total.mean()
 
     def blocks(self) -> Iterator[Columns]:
+        self._require_single()
         with self._noting():
             yield from self._read(range(len(self.weights)))
 
     def whole(self, place: int) -> Float32:
+        self._require_single()
         self._held = [one for one in self._held if one() is not None]
         if len(self._held) >= self.holds:
-            raise ExtensionError(f"the aggregation rule holds more whole updates at once than it says, {self.holds}")
+            raise ExtensionError(f"more whole updates are held at once than is said, holds = {self.holds}")
         row = range(len(self.weights))[place]
         with self._noting():
             vector = self._vector(row)

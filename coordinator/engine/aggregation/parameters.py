@@ -6,7 +6,8 @@ A declaration is data, so a mistake in a plan is one sentence that names the par
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 Settings = Mapping[str, float]
@@ -15,6 +16,22 @@ Settings = Mapping[str, float]
 
 class ExtensionError(ValueError):
     """A rule or a server optimizer of a plan is missing, or does not support what the plan asks for: one sentence."""
+
+
+@contextmanager
+def failures(what: str, made: object) -> Iterator[None]:
+    """Raises an error inside as an ExtensionError, and one where ``made`` itself has changed: it serves all runs and
+    replicas, and a run that goes on later would have other bits. A lack of memory is the machine's, and passes."""
+    before = dict(getattr(made, "__dict__", {}))
+    try:
+        yield
+    except (ExtensionError, MemoryError):
+        raise
+    except Exception as error:
+        raise ExtensionError(f"the {what} of the plan failed: {type(error).__name__}: {error}") from error
+    after = getattr(made, "__dict__", {})
+    if changed := [name for name, one in before.items() if after.get(name, before) is not one]:
+        raise ExtensionError(f"the {what} of the plan has changed its own {changed[0]}: it must keep nothing itself")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
@@ -42,7 +41,7 @@ from coordinator.engine.aggregation.optimizers import (
     ServerOptimizer,
     is_layerwise,
 )
-from coordinator.engine.aggregation.parameters import ExtensionError, Settings, settings
+from coordinator.engine.aggregation.parameters import ExtensionError, Settings, failures, settings
 from coordinator.engine.aggregation.robust import CenteredClipping, GeometricMedian, Krum
 from coordinator.engine.aggregation.rules import ColumnRule, Mean, Median, Rule, TrimmedMean, Vector, WholeRule
 from coordinator.engine.aggregation.strategies import STRATEGIES
@@ -135,7 +134,7 @@ class Chosen:
     def _remembers(self) -> bool:
         """Whether the rule gets the delta of the round before."""
         said = getattr(self.rule, "remembers", None)
-        with _failures("aggregation rule"):
+        with failures("aggregation rule", self.rule):
             return said is not None and bool(said(self.rule_settings))
 
     def combine(
@@ -178,7 +177,7 @@ class Chosen:
     def by_columns(self, columns: Columns, weights: Weights) -> Vector:
         """One block of the delta, as ``ColumnRule.combine`` gives it. ExtensionError where the rule fails, or gives
         anything else than float32 [B]."""
-        with _failures("aggregation rule"):
+        with failures("aggregation rule", self.rule):
             found = cast("ColumnRule", self.rule).combine(columns, weights, self.rule_settings)
             return _block("aggregation rule", found, columns.shape[1])
 
@@ -191,7 +190,7 @@ class Chosen:
             raise ExtensionError(f"the aggregation rule of the plan takes no fewer than {fewest} updates, not {count}")
         updates.holds = rule.holds
         try:
-            with _failures("aggregation rule"):
+            with failures("aggregation rule", self.rule):
                 last = np.zeros(updates.parameters, np.float32) if before is None else before
                 more = (last,) if self._remembers else ()
                 return _block("aggregation rule", rule.delta(updates, self.rule_settings, *more), updates.elements)
@@ -237,7 +236,7 @@ class Chosen:
             raise ExtensionError(f"rule: {error}") from None
 
     def _fewest(self) -> int:
-        with _failures("aggregation rule"):
+        with failures("aggregation rule", self.rule):
             return int(cast("WholeRule", self.rule).fewest(self.rule_settings))
 
     def apply(self, model: Vector, mean: Vector, state: Sequence[Vector], learning_rate: float) -> Vector:
@@ -246,7 +245,7 @@ class Chosen:
         optimizer = cast("BlockOptimizer", self.optimizer)
         some = slice(0, 0) if self.optimizer in SERVER_OPTIMIZERS.values() else sample_of(model.size)
         few, changes, kept = model[some].copy(), mean[some].copy(), [one[some].copy() for one in state]
-        with _failures("server optimizer"):
+        with failures("server optimizer", self.optimizer):
             found = optimizer.apply(model, mean, state, learning_rate, self.optimizer_settings)
             whole = _block("server optimizer", found, model.size)
             if some.stop:
@@ -265,7 +264,7 @@ class Chosen:
     ) -> Vector:
         """The next values of a layer, as ``LayerOptimizer.apply`` gives them. ExtensionError as above."""
         optimizer = cast("LayerOptimizer", self.optimizer)
-        with _failures("server optimizer"):
+        with failures("server optimizer", self.optimizer):
             found = optimizer.apply(layer, model, mean, state, learning_rate, self.optimizer_settings)
             return _block("server optimizer", found, model.size)
 
@@ -434,17 +433,6 @@ def needs_package(section: Aggregation) -> bool:
 
 
 # ------------------------------------------------------------ inside
-
-
-@contextmanager
-def _failures(what: str) -> Iterator[None]:
-    """Raises an error inside as an ExtensionError. A lack of memory is the machine's, and passes."""
-    try:
-        yield
-    except (ExtensionError, MemoryError):
-        raise
-    except Exception as error:
-        raise ExtensionError(f"the {what} of the plan failed: {type(error).__name__}: {error}") from error
 
 
 def _block(what: str, found: object, size: int) -> Vector:

@@ -9,6 +9,7 @@ A plan without the section has ``Strategy()``, which changes nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,11 +17,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import Field, ValidationError
 
-from client_sdk.device.strategies import BUILT_IN, DeviceStrategy
+from client_sdk.device.strategies import BUILT_IN, NAMES, DeviceStrategy, why_no_half
 from client_sdk.protocol.devices import Task, TaskStrategy
 from coordinator.engine.aggregation.combining import MEMORY, Blocks, Combine, Combined, Needs, Sources, Updates
-from coordinator.engine.aggregation.parameters import ExtensionError, Parameter, Settings
-from coordinator.engine.named_tensors import Small
+from coordinator.engine.aggregation.parameters import ExtensionError, Parameter, Settings, failures
+from coordinator.engine.named_tensors import RULE, SERVER_OPTIMIZER, Small
 from coordinator.engine.plan_section import Section
 
 if TYPE_CHECKING:
@@ -180,23 +181,49 @@ class Algorithm:
         if self.strategy is PLAIN:
             return self.usual.combine(parent, sources, tensors, small, settings, seed)
         if isinstance(sources, Updates):
-            sources.holds = self.strategy.holds
+            sources.holds, sources.sum_alone = self.strategy.holds, self.needs == "sum"
         given = {**self.settings, **settings}
         try:
-            return self.strategy.combine(parent, sources, tensors, small, given, seed, self.usual)
-        except (ExtensionError, MemoryError):
-            raise
-        except Exception as error:
+            with failures("strategy", self.strategy):
+                made = self.strategy.combine(parent, sources, tensors, small, given, seed, self.usual)
+        finally:
             if isinstance(sources, Updates) and sources.failed is not None:
                 raise sources.failed from None
-            raise ExtensionError(f"the strategy of the plan failed: {type(error).__name__}: {error}") from error
+        if not isinstance(made, Combined):
+            raise ExtensionError(f"the strategy of the plan gives {type(made).__name__}, not Combined")
+        if not isinstance(made.small, Mapping):
+            raise ExtensionError(f"the strategy of the plan gives a small state that is no dict: {made.small!r:.80}")
+        if made.tensors.keys() != (keeps := self.keeps).keys():
+            gives, says = (", ".join(sorted(names)) or "none" for names in (made.tensors, keeps))
+            raise ExtensionError(
+                f"the strategy of the plan gives the named tensors {gives}, and keeps {says}: usual.combine() gives "
+                "those of the rule and the server optimizer"
+            )
+        return made
+
+
+def why_not(strategy: Strategy, plan: Plan, usual: Chosen, numbers: Settings) -> str:
+    """Why this object cannot be the plan's strategy, as the end of a sentence; empty where it can."""
+    if strategy.needs not in ("sum", "whole"):
+        return f"it needs {strategy.needs!r:.80}, not sum or whole"
+    if not isinstance(strategy.holds, int) or strategy.holds < 0:
+        return f"it holds {strategy.holds!r:.80} whole updates: write a whole number"
+    with failures("strategy", strategy):
+        keeps = dict(strategy.keeps(numbers))
+        for name, first in keeps.items():
+            if not isinstance(name, str) or not re.fullmatch(NAMES, name) or name in (SERVER_OPTIMIZER, RULE):
+                taken = f"and is not {SERVER_OPTIMIZER} or {RULE}"
+                return f"it keeps {name!r:.80}: a name has small letters, digits and -, {taken}"
+            if not isinstance(first, tuple) or not first or not np.isfinite(np.array(first, np.float32)).all():
+                return f"its {name} begins with {first!r:.80}: write a tuple of numbers, one for each column"
+        if strategy.device is not None and (reason := why_no_half(strategy.device)):
+            return reason
+        return str(strategy.against(plan))
 
 
 def _decided(strategy: Strategy, task: Task, version: int, small: Small, settings: Settings, device_class: str) -> Task:
-    try:
+    with failures("strategy", strategy):
         changes = dict(strategy.decide(task, version, small, settings, device_class))
-    except Exception as error:
-        raise ExtensionError(f"the strategy of the plan failed: {type(error).__name__}: {error}") from error
     if not changes:
         return task
     if unknown := sorted(changes.keys() - {*RATES, *WORK}):

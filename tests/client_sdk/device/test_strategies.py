@@ -111,6 +111,57 @@ def test_a_state_of_a_half_that_says_that_it_keeps_nothing_is_refused() -> None:
         by(Own({"kept": np.zeros(2, np.float32)}), task("lab:own"), MODEL)
 
 
+class Odd(Own):
+    """Does what a test says."""
+
+    def __init__(self, train: Any, **more: Any) -> None:
+        super().__init__(**more)
+        self.does = train
+
+    def train(self, learn: Learn, model: Tensors, *_: Any) -> Any:
+        return self.does(lambda: learn(model, Task(learner="tests:it")))
+
+
+@pytest.mark.parametrize(
+    ("half", "against"),
+    [
+        (Odd(lambda update: update()), "The strategy lab:own returns Update from train(), not Local."),
+        (Odd(lambda update: 1 / 0), "The strategy lab:own failed: ZeroDivisionError: division by zero"),
+        (
+            Odd(lambda update: Local(update=update(), state={"a": np.array(["x"])}), keeps="trained"),
+            "The strategy lab:own gives a, which is no array of numbers.",
+        ),
+        (
+            Odd(lambda update: Local(update=update(), state={"a": np.zeros(6, np.float32)}), keeps="trained"),
+            "The strategy lab:own has made 24 bytes to keep, and its state_bytes() says 20.",
+        ),
+        (
+            Odd(lambda update: Local(update=update(), shared={"c": {}})),
+            "The strategy lab:own does not return a change of each of its shared tensors (it has: none).",
+        ),
+    ],
+)
+def test_what_a_half_does_wrong_is_a_sentence(half: DeviceStrategy, against: str) -> None:
+    with pytest.raises(StrategyError) as error:
+        by(half, task("lab:own"), MODEL)
+    assert str(error.value) == against
+
+
+def test_an_error_of_the_learner_is_not_the_strategys() -> None:
+    def fails(*_: Any, **__: Any) -> Update:
+        raise LookupError("my data")
+
+    with pytest.raises(LookupError, match="my data"):
+        train_by(BUILT_IN["ditto"], Learn(fails, dict), MODEL, {}, task("ditto", {"lambda": 0.1}))
+
+
+def test_an_installed_object_that_is_no_half_is_refused() -> None:
+    own = TaskStrategy(name="lab:own", version="1", keeps="nothing")
+    with provided({GROUP: {"lab:own": Provided("lab:own", "1", Own(keeps="always"))}}):
+        with pytest.raises(StrategyError, match="lab:own cannot be used: its half keeps 'always', not nothing"):
+            half_of(own)
+
+
 @pytest.mark.parametrize("there", [(), ("~c/w", "~c/head", "~d/w")])
 def test_a_checkpoint_with_other_shared_tensors_is_refused(there: tuple[str, ...]) -> None:
     shared = {name: np.zeros_like(MODEL[name[3:]]) for name in there}

@@ -111,7 +111,7 @@ def test_a_sum_takes_other_weights_and_only_whole_ones() -> None:
 def test_whole_updates_are_given_as_many_as_the_rule_says_at_once() -> None:
     rows = drawn()
     updates = Updates.of(rows, 100)
-    with pytest.raises(ExtensionError, match="more whole updates at once than it says, 0"):
+    with pytest.raises(ExtensionError, match="more whole updates are held at once than is said, holds = 0"):
         updates.whole(0)
     updates.holds = 2
     for place, row in enumerate(rows):
@@ -119,7 +119,7 @@ def test_whole_updates_are_given_as_many_as_the_rule_says_at_once() -> None:
         assert update.tobytes() == row.tobytes()
         assert not update.flags.writeable
     part = updates.whole(0)[:3]
-    with pytest.raises(ExtensionError, match="more whole updates at once than it says, 2"):
+    with pytest.raises(ExtensionError, match="more whole updates are held at once than is said, holds = 2"):
         updates.whole(1)
     del update, part
     gc.collect()
@@ -280,7 +280,10 @@ def test_an_update_that_cannot_be_read_is_raised_as_it_is_and_not_as_the_rules_f
     ("delta", "sentence"),
     [
         (lambda updates: 1 / 0, "the aggregation rule of the plan failed: ZeroDivisionError"),
-        (lambda updates: updates.whole(99), "the aggregation rule of the plan failed: IndexError|holds more whole"),
+        (
+            lambda updates: updates.whole(99),
+            "the aggregation rule of the plan failed: IndexError|more whole updates",
+        ),
         (lambda updates: np.zeros(5), r"gives float64 \[5\] for a block of float32 \[5\]"),
     ],
 )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
-from client_sdk.device.strategies import BUILT_IN
+from client_sdk.device.strategies import BUILT_IN, DeviceStrategy
 from client_sdk.protocol.devices import Task
 from coordinator.engine.aggregation.combining import Combined, Sources, Updates, flat
 from coordinator.engine.aggregation.parameters import ExtensionError, Parameter
@@ -374,3 +374,104 @@ def test_a_strategy_that_holds_too_much_for_a_model_is_refused() -> None:
     chosen = algorithm(plan({"name": "lab:large", "version": "1"}), registry)
     assert "for 40 whole updates of 10,000,000 values" in chosen.reason_against(5, 4, 10_000_000)
     assert not chosen.reason_against(5, 4, 1_000_000)
+
+
+class Half(DeviceStrategy):
+    """One that a test changes."""
+
+
+def object_of(**parts: Any) -> Strategy:
+    made = type("Own", (Strategy,), parts)()
+    assert isinstance(made, Strategy)
+    return made
+
+
+def half(**parts: Any) -> DeviceStrategy:
+    made = type("OwnHalf", (DeviceStrategy,), parts)()
+    assert isinstance(made, DeviceStrategy)
+    return made
+
+
+def keeping(names: Any) -> Any:
+    return lambda self, settings: names
+
+
+@pytest.mark.parametrize(
+    ("strategy", "against"),
+    [
+        (object_of(needs="everything"), "it needs 'everything', not sum or whole"),
+        (object_of(holds=-1), "it holds -1 whole updates: write a whole number"),
+        (object_of(keeps=keeping({"server-optimizer": (0.0,)})), "it keeps 'server-optimizer': a name has small"),
+        (object_of(keeps=keeping({"rule": (0.0,)})), "it keeps 'rule': a name has small letters"),
+        (object_of(keeps=keeping({"m/../x": (0.0,)})), "it keeps 'm/../x': a name has small letters"),
+        (object_of(keeps=keeping({"m": 0.0})), "its m begins with 0.0: write a tuple of numbers, one for each column"),
+        (object_of(keeps=keeping({"m": ()})), "its m begins with (): write a tuple"),
+        (object_of(keeps=keeping({"m": (math.inf,)})), "its m begins with (inf,): write a tuple"),
+        (object_of(keeps=keeping(None)), "the strategy of the plan failed: TypeError: 'NoneType' object is not"),
+        (object_of(against=lambda self, plan: 1 / 0), "the strategy of the plan failed: ZeroDivisionError"),
+        (object_of(device=Half), "its device is no object of a DeviceStrategy"),
+        (object_of(device=half(keeps="always")), "its half keeps 'always', not nothing, trained, committed"),
+        (object_of(device=half(shared="cd")), "its half has shared = 'cd': write a tuple of names"),
+        (object_of(device=half(shared=("c/d",))), "its half has shared = ('c/d',): write a tuple of names"),
+        (object_of(device=half(shared=("c", "c"))), "its half has shared = ('c', 'c'): write a tuple of names"),
+    ],
+)
+def test_an_object_that_is_no_strategy_is_refused_in_a_sentence_before_the_first_round(
+    strategy: Strategy, against: str
+) -> None:
+    named = {"name": "lab:own", "version": "1", "devices": strategy.device is not None}
+    with pytest.raises(PlanError) as error:
+        algorithm(plan(named), Registry(strategies={"lab:own": Installed("1", strategy)}))
+    assert str(error.value).startswith(f"strategy.name: lab:own does not go with this plan: {against}")
+    assert "\n" not in str(error.value)
+
+
+def usually(change: Callable[[Combined], Any]) -> Any:
+    """A ``combine`` that changes what the usual one gives."""
+    return lambda self, parent, sources, tensors, small, settings, seed, usual: change(
+        usual.combine(parent, sources, tensors, small, settings, seed)
+    )
+
+
+class Counting(Strategy):
+    def __init__(self) -> None:
+        self.rounds = 0
+
+    def combine(self, *given: Any) -> Combined:
+        self.rounds += 1
+        return super().combine(*given)
+
+
+def reading(read: Callable[[Updates], Any]) -> Any:
+    def combine(self: Any, parent: Any, sources: Any, *more: Any) -> Any:
+        return read(sources)
+
+    return combine
+
+
+@pytest.mark.parametrize(
+    ("strategy", "against"),
+    [
+        (object_of(combine=usually(lambda made: None)), "gives NoneType, not Combined"),
+        (
+            object_of(combine=usually(lambda made: made._replace(tensors={"m": made.model}))),
+            "tensors m, and keeps none",
+        ),
+        (object_of(keeps=keeping({"m": (0.0,)})), "gives the named tensors none, and keeps m"),
+        (object_of(combine=usually(lambda made: made._replace(small=[1]))), r"a small state that is no dict: \[1\]"),
+        (Counting(), "has changed its own rounds: it must keep nothing itself"),
+        (object_of(combine=reading(lambda one: next(one.blocks()))), 'single updates: it must say needs = "whole"'),
+        (object_of(combine=reading(lambda one: one.whole(0))), 'single updates: it must say needs = "whole"'),
+        (object_of(combine=reading(lambda one: one.sum([1] * 5))), 'single updates: it must say needs = "whole"'),
+        (
+            object_of(needs="whole", holds=1, combine=reading(lambda one: [one.whole(0), one.whole(1)])),
+            "more whole updates are held at once than is said, holds = 1",
+        ),
+    ],
+)
+def test_a_strategy_that_gives_what_is_no_round_is_named(strategy: Strategy, against: str) -> None:
+    chosen = algorithm(
+        plan({"name": "lab:own", "version": "1"}), Registry(strategies={"lab:own": Installed("1", strategy)})
+    )
+    with pytest.raises(ExtensionError, match=against):
+        made_of(chosen, [{}] * 5)

@@ -163,3 +163,44 @@ def test_repro_no_cohort_is_drawn_where_the_strategy_cannot_decide(
     monkeypatch.setattr(HALVING, "fails", False)
     world.check_in()
     assert len(world.cohort()) == 4
+
+
+@pytest.mark.parametrize(
+    ("model", "moved", "against"),
+    [
+        (np.zeros(5), None, r"gives float64 [5] for a block of float32 [5]"),
+        (np.zeros(4, np.float32), None, "gives float32 [4] for a block of float32 [5]"),
+        ([0.0] * 5, None, "gives list for a block of float32 [5]"),
+        (KeyError("mine"), None, "failed: KeyError: 'mine'"),
+        (None, np.zeros(5, np.float32), "gives float32 [5] for a block of float32 [5, 1]"),
+        (None, KeyError("mine"), "failed: KeyError: 'mine'"),
+    ],
+)
+def test_a_block_that_is_none_ends_the_round_with_that_reason(
+    make_world: MakeWorld, model: Any, moved: Any, against: str
+) -> None:
+    """It was a file that is no checkpoint, or an error that was tried again for ever."""
+
+    def blocks(usual: Any, given: Any) -> Any:
+        def read(start: int, count: int) -> Any:
+            if isinstance(given, Exception):
+                raise given
+            return given
+
+        return usual if given is None else Computed(read)
+
+    class Odd(Halving):
+        def combine(self, *given: Any) -> Combined:
+            made = super().combine(*given)
+            tensors = {"moved": blocks(made.tensors["moved"], moved)}
+            return made._replace(model=blocks(made.model, model), tensors=tensors)
+
+    world = make_world(5)
+    world.coordinator = replica(world, Registry(strategies={"lab:odd": Installed("1", Odd())}))
+    cohort, named = {"select": 4, "goal": 4, "quorum": 1.0}, {"name": "lab:odd", "version": "1"}
+    world.create(cohort=cohort, strategy=named, task={"steps": 6, "learning_rate": 0.5})
+    world.check_in()
+    world.report(*world.cohort())
+    first = world.coordinator.operators.round("marks", 1)
+    assert first.status == "abandoned"
+    assert f"the strategy of the plan {against}" in first.reason
