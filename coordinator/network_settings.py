@@ -67,7 +67,7 @@ class NetworkSettings(BaseSettings):
     """Requests a second that may be refused to one address for long, for their credentials or their form. Beyond that
     it gets no new connection."""
     refusal_burst_per_address: int = Field(default=50, ge=1, le=10**6)
-    """Such refusals at once after a pause: devices that register again after a coordinator has lost its database."""
+    """Refusals at once after a pause: devices that register again after a coordinator has lost its database."""
     connections_per_address: int = Field(default=512, ge=1, le=65_536)
     """Connections that one address may have open, and at most an eighth of all; behind a proxy: requests under way."""
     requests_per_caller: float = Field(default=20.0, gt=0, le=1e6, allow_inf_nan=False)

@@ -150,7 +150,7 @@ class NodeJournal:
 
     @property
     def runs(self) -> list[RunKey]:
-        """Those of which the journal has something, the one that was used last at the end."""
+        """Runs of which the journal has something, the one that was used last at the end."""
         return list(self._runs)
 
     def _drop_old(self, kept: _Kept, files: DurableFolder) -> None:

@@ -129,9 +129,9 @@ class PushMessages(Message):
 
 class Pushed(Message):
     known: tuple[MessageId, ...]
-    """Those that had been pushed before, in the order of the request."""
+    """Messages that had been pushed before, in the order of the request."""
     nowhere: tuple[MessageId, ...] = ()
-    """Those to nodes that do not exist, or no more: they were not pushed. In the order of the request."""
+    """Messages to nodes that do not exist, or no more: they were not pushed. In the order of the request."""
 
 
 class PullReplies(Message):
@@ -162,7 +162,7 @@ class FlowerReply(Message):
 
 class Replies(Message):
     replies: tuple[FlowerReply, ...]
-    """Those that there are, in the order in which the messages were pushed; empty: the hold has expired."""
+    """The replies that there are, in the order in which the messages were pushed; empty: the hold has expired."""
 
 
 class FlowerState(Message):
@@ -222,7 +222,7 @@ class FlowerWait(Message):
     again_min_s: float
     again_max_s: float
     over: tuple[RunId, ...] = ()
-    """Those among ``FlowerPoll.runs`` that have ended: the device stops its work on them, and deletes what it keeps."""
+    """Runs among ``FlowerPoll.runs`` that have ended: the device stops its work on them, and deletes what it keeps."""
 
 
 class ReplyReceipt(Message):

@@ -62,7 +62,7 @@ class RunParticipation(Message):
     devices: int
     never_counted: int
     by_class: list[ClassParticipation] = Field(default_factory=list)
-    """Those with the most devices first, at most 50."""
+    """The classes with the most devices first, at most 50."""
     lateness: str = ""
     """Where lateness is concentrated in some devices: in which, in a sentence. Empty: it is not."""
     page: list[DeviceParticipation] = Field(default_factory=list)
@@ -135,7 +135,7 @@ class FleetCounts(Message):
     waiting: int = 0
     """In the pool, without an assignment."""
     unfit: int = 0
-    """They check in, and fit no run that is running."""
+    """Devices that check in, and fit no run that is running."""
     assigned: int = 0
     away: int = 0
 

@@ -34,7 +34,7 @@ class LiveSnapshot(Message):
     """Everything that the viewer may see."""
 
     runs: list[RunView]
-    """Those in scope, oldest first."""
+    """The runs in scope, oldest first."""
     fleet: FleetCounts | None = None
     """None: the viewer does not see everything."""
     system: LiveSystem

@@ -127,8 +127,8 @@ class CreateRun(Message):
     """The plan as in its TOML file. The coordinator validates it."""
     init: Digest
     init_proof: Digest | None = None
-    """That the sender has the file (``client_sdk.protocol.operators``): needed where it is the checkpoint of runs that
-    are all outside of the sender's scope."""
+    """Proves that the sender has the file (``client_sdk.protocol.operators``): needed where it is the checkpoint of
+    runs that are all outside of the sender's scope."""
     origin: str = Field(default="", max_length=300)
     """Origin of the initial checkpoint, for display: a file's name, or a learner and its version."""
     roles: dict[str, StatisticRole] | None = Field(default=None, max_length=100_000)
@@ -225,7 +225,7 @@ class RunView(Message):
     damaged: tuple[Digest, ...] = ()
     """Of the run's checkpoints, updates and state of the server optimizer, those whose stored bytes are wrong."""
     repaired: tuple[Digest, ...] = ()
-    """Those that were damaged, and whose right bytes are stored again, since this coordinator process has begun."""
+    """Files that were damaged, and whose right bytes are stored again, since this coordinator process has begun."""
     flower: FlowerSummary | None = None
     """Of a Flower run; None: the run has a plan."""
     trouble: str = ""
@@ -326,7 +326,7 @@ class SecureView(Message):
     opened: bool = False
     """Whether the sum was opened."""
     exchanges: tuple[ExchangeView, ...] = ()
-    """Those that have begun, in order."""
+    """The exchanges that have begun, in order."""
     earlier: tuple[AttemptView, ...] = ()
     """The attempts before the last one, in order."""
 
@@ -437,7 +437,7 @@ class DeviceView(Message):
     last_seen_at: float | None
     state: DeviceState
     warning: str = ""
-    """That two processes use its identity."""
+    """Says that two processes use its identity; empty: one does."""
     unfit: str = ""
     """Of one that fits no run: the reason for each run."""
     run: str | None = None

@@ -46,12 +46,12 @@ class Expected:
     model: bytes
     """SHA-256 of the file of the checkpoint that it trained from, as the header names it."""
     tensors: bytes
-    """That checkpoint's ``tensors.canonical_digest``, which the device computed itself: one for all files of the same
+    """``tensors.canonical_digest`` of the checkpoint, which the device computed itself: one for all files of the same
     tensors. *Spent*, tries and the one live attempt go by it."""
     plan: bytes
     """``terms.agreed_digest`` of the plan that it agreed to, and of the task that it trained by."""
     terms: Terms
-    """That plan's terms of secure rounds, as the device received them with the assignment."""
+    """The plan's terms of secure rounds, as the device received them with the assignment."""
     learner: str
     dimension: int
     """Values that it encoded."""

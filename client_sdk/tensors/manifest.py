@@ -270,7 +270,7 @@ class Manifest(Mapping[str, TensorSpec]):
 
 
 def named(names: Collection[str], patterns: Iterable[str]) -> frozenset[str]:
-    """Those of ``names`` that ``patterns`` choose: a name, or a shell pattern (fnmatch), chooses what it matches; one
+    """The names that ``patterns`` choose: a name, or a shell pattern (fnmatch), chooses what it matches; one
     behind "!" leaves out what it matches, wherever it stands. Where all of them leave out, they choose from all names.
 
     A text that is a name means that name: its brackets, and a "!" at its start, are plain characters then.

@@ -187,7 +187,7 @@ class LedgerRows:
         self._put("tokens", row)
 
     def tokens(self) -> list[TokenRow]:
-        """Those that are not forgotten, newest first."""
+        """The tokens that are not forgotten, newest first."""
         return self._all(TokenRow, "tokens ORDER BY made_at DESC, secret_digest")
 
     def enrolled_by(self, secret_digest: bytes, key_id: bytes) -> bool:

@@ -211,7 +211,7 @@ class _Commits:
     parent: str
     contributions: tuple[Contribution, ...]
     named_tensors: NamedTensors = field(default_factory=dict, hash=False)
-    """Those that go with the parent."""
+    """The tensors that go with the parent."""
     small: Small = field(default_factory=dict, hash=False)
     """The small state that goes with it."""
     settings: Mapping[str, float] = field(default_factory=dict, hash=False)

@@ -210,7 +210,7 @@ class Committed:
     digest: str
     bytes: int
     named_tensors: NamedTensors = field(default_factory=dict)
-    """Those that go with it. A round that learned nothing carries over what there was."""
+    """The tensors that go with it. A round that learned nothing carries over what there was."""
     small: Small = field(default_factory=dict)
     """The small state that goes with it. A round that learned nothing carries over what there was."""
     tensors: str = ""

@@ -371,7 +371,7 @@ class Plan(Section):
 
     @property
     def written_out(self) -> dict[str, Any]:
-        """As JSON with all defaults, for people and for a run's row; sections that it does not have are absent."""
+        """The plan as JSON with all defaults, for people and for a run's row; sections that it lacks are absent."""
         return self.model_dump(mode="json", exclude={name for name in Plan.model_fields if getattr(self, name) is None})
 
     @classmethod

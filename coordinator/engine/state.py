@@ -201,7 +201,7 @@ class RunState:
     tensors: str = ""
     """Digest of its canonical tensors, which devices go by; empty where the plan has no secure rounds."""
     named_tensors: NamedTensors = field(default_factory=dict)
-    """Those that go with the current model."""
+    """The tensors that go with the current model."""
     small: Small = field(default_factory=dict)
     """The small state that goes with it."""
     version: int = 0

@@ -19,7 +19,7 @@ class MessagesPushed:
     group: str
     messages: int
     known: int
-    """Those that an earlier start of the ServerApp had pushed, or whose node does not exist."""
+    """Messages that an earlier start of the ServerApp had pushed, or whose node does not exist."""
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,7 @@ class NewCheckpoint(NamedTuple):
     digest: str
     bytes: int
     named_tensors: NamedTensors = MappingProxyType({})
-    """Those that go with it."""
+    """The tensors that go with it."""
     small: Small = MappingProxyType({})
     """The small state that goes with it."""
     zero_sum: bool = False

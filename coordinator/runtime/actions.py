@@ -154,7 +154,7 @@ def _is_due(state: RunState, pool: Pool, now: float) -> bool:
 
 
 def _drawable(state: RunState, pool: Pool) -> Pool:
-    """Those who wait and may be drawn for the round under way."""
+    """The devices that wait and may be drawn for the round under way."""
     current, kind = state.current, kind_of(state.current)
     return [one for one in pool if kind.drawable(current, one[0])] if current.members else pool
 

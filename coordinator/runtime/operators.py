@@ -111,7 +111,7 @@ class OperatorRequests:
         return tuple(device for device in found if device in claims or device in took_part)
 
     def _of_run(self, state: RunState, digests: list[str]) -> tuple[str, ...]:
-        """Those that are checkpoints of the run, updates of its round, or its newest named tensors."""
+        """The digests that are checkpoints of the run, updates of its round, or its newest named tensors."""
         if not digests:
             return ()
         items = () if state.round is None else kind_of(state.round).contributions(state.round)

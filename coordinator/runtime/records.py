@@ -112,7 +112,7 @@ def _is_late_copy(record: fx.Record) -> TypeGuard[fx.RecordRefusal]:
 
 
 def _fields(record: fx.Record) -> dict[str, Any]:
-    """Those of a record whose row has them by the same names."""
+    """The fields of a record whose row has them by the same names."""
     return {field.name: getattr(record, field.name) for field in fields(record)}
 
 

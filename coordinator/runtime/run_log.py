@@ -69,8 +69,8 @@ class RunLog:
     ) -> None:
         self.run = row.run
         self.row = row
-        """As it was read first: what is used of it was written once, when the run was created (plan, seed, first
-        checkpoint, roles). What changes is in the state."""
+        """The run's row as it was read first: what is used of it was written once, when the run was created (plan,
+        seed, first checkpoint, roles). What changes is in the state."""
         self._store = store
         self._clock = clock
         self._hand_out = hand_out

@@ -155,7 +155,7 @@ class SecureRuns:
             rounds.free()
 
     def of(self, run: str) -> SecureRounds:
-        """Those of this run. ProblemError where there is no such run, or its rounds are plain."""
+        """The secure rounds of this run. ProblemError where there is no such run, or its rounds are plain."""
         found = self._runs.get(run)
         if found is not None:
             return found

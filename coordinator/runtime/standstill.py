@@ -117,7 +117,7 @@ class Standstill:
         return current.departures if left < state.plan.cohort.goal else ""
 
     def _no_worker(self, state: RunState) -> str:
-        """That the datacenter round waits, and why the run is not paused after so many abandoned rounds."""
+        """Says that the datacenter round waits, and why the run is not paused after so many abandoned rounds."""
         if state.phase != "leasing":
             return ""
         most, found = state.plan.finish.abandoned, f"no worker has the datacenter round ({state.current.because})"
@@ -168,7 +168,7 @@ class Standstill:
         return f"Others wait and are left out: {others}; the ways out: {', '.join(ways)}"
 
     def _moved_nothing(self, state: RunState) -> str:
-        """That the newest model is the one before, so who has signed on that one is still spent."""
+        """Says that the newest model is the one before, so who has signed on that one is still spent."""
         made = self._core.store.checkpoint(state.run, state.version)
         row = None if made is None or made.round is None else self._core.store.round(state.run, made.round)
         if state.plan.secure is None or row is None or not row.body.get("zero_sum"):

@@ -367,7 +367,7 @@ class Viewers:
         return bool(over)
 
     def _checked(self, viewers: Iterable[Viewer]) -> set[Viewer]:
-        """Those that may not view any longer, or see other runs now."""
+        """The viewers that may not view any longer, or see other runs now."""
         scopes: dict[str, Scope | None] = {}
         for credentials in {viewer.credentials for viewer in viewers}:
             scopes[credentials] = None

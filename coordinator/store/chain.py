@@ -121,7 +121,7 @@ def _flower_link(before: str, seq: int, content: list[object]) -> str:
 
 
 def _floats(*times: float | None) -> list[float | None]:
-    """As a database returns them."""
+    """Times as a database returns them."""
     return [None if at is None else float(at) for at in times]
 
 

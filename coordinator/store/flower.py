@@ -63,7 +63,7 @@ def _open_sql(sa: Any, t: Any) -> Any:
 
 
 def _open(reader: Any, now: float, **where: object) -> list[FlowerMessageRow]:
-    """Those that wait for their answer, of runs that have not ended."""
+    """Messages that wait for their answer, of runs that have not ended."""
     wanted = {"replied_at": None, "expires_at >": now, **where}
     return [row for of in reader.flower_running() for row in reader._all(FlowerMessageRow, {"run": of.run, **wanted})]
 
@@ -163,7 +163,7 @@ class FlowerReader(Reads):
         return [str(run) for (run,) in self._values(FlowerRunRow, "run", order="created_at run")]
 
     def flower_running(self) -> list[FlowerRunRow]:
-        """Those that have not ended, oldest first."""
+        """Runs that have not ended, oldest first."""
         return self._all(FlowerRunRow, {"status": "running"}, "created_at run")
 
     def flower_nodes(self, since: float) -> list[DeviceRow]:
@@ -209,7 +209,7 @@ class FlowerReader(Reads):
         return self._all(FlowerMessageRow, {"run": run, "position >": after}, "position", limit)
 
     def flower_messages_among(self, run: str, messages: Collection[str]) -> list[FlowerMessageRow]:
-        """Those of these messages that there are, in order of position."""
+        """The messages among these that there are, in order of position."""
         found = self._all(FlowerMessageRow, {"run": run, "message in": list(messages)})
         return sorted(found, key=lambda row: row.position)
 

@@ -355,7 +355,7 @@ class Reader(InsightReader, FlowerReader):
         return self._all(RefusalRow, {"run": run, "round": round})
 
     def refusals_in_order(self, run: str) -> list[RefusalRow]:
-        """Those of all rounds, in the order in which they were recorded."""
+        """The refusals of all rounds, in the order in which they were recorded."""
         return self._all(RefusalRow, {"run": run})
 
     def audit(self, run: str) -> list[AuditRow]:
@@ -384,7 +384,7 @@ class Reader(InsightReader, FlowerReader):
         return int(self._ask(_MARKED_DEVICES, tensors=tensors, kinds=sorted(kinds))[0][0])
 
     def marks_of_run(self, run: str) -> list[MarkRow]:
-        """Those that this run has made, in order of tensors and device."""
+        """The marks that this run has made, in order of tensors and device."""
         return self._all(MarkRow, {"run": run})
 
     def runs_named(self) -> list[str]:
@@ -516,7 +516,7 @@ class Transaction(Reader, InsightWriter, FlowerWriter):
         self._insert([row])
 
     def certify_worker(self, worker: str, key_id: str, certificate: str) -> None:
-        """As ``certify_device``."""
+        """Replaces the worker's certificate. Conflict and StoreError as for ``certify_device``."""
         self._set(WorkerRow, "worker", worker, key_id=key_id, certificate=certificate)
 
     def seen_worker(self, worker: str, at: float) -> None:

@@ -165,7 +165,7 @@ class WaitingRow:
     """Canonical JSON of what decides eligibility (learners, policy). Equal offers are equal strings."""
     since: float
     expires: float
-    """Also tells one check-in of the device from another: see ``drop_hold``."""
+    """When the check-in ends. It tells one check-in of the device from another: see ``drop_hold``."""
 
 
 @table("claims", key="device", parents={"device": "devices", "run": "runs"}, indexes=["run round"])

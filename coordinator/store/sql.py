@@ -646,7 +646,7 @@ def _use_wal(connection: sqlite3.Connection, timeout_s: float) -> None:
 
 
 def _any_text(stored: bytes) -> str:
-    """Also of a text that is no UTF-8, which somebody else has stored: SQLite would fail for all rows of the query."""
+    """Text, also where somebody else has stored what is no UTF-8: SQLite would fail for all rows of the query."""
     return stored.decode("utf-8", "surrogateescape")
 
 

@@ -32,7 +32,7 @@ class _Place:
     since: int
     """The round of the draw."""
     version: int
-    """That it trains."""
+    """The version that it trains."""
     until: float
     begun: bool = False
 

@@ -26,7 +26,7 @@ _PAGE = 1000
 
 
 def flower_runs(reader: Reader) -> list[FlowerRunRow]:
-    """Those whose rows can be read."""
+    """The Flower runs whose rows can be read."""
     return [row for run in reader.flower_run_ids() if (row := _row(reader, run)) is not None]
 
 

@@ -32,7 +32,7 @@ class IdentityChecks:
     """``findings`` reads the rows once; ``notes`` says then what was not checked."""
 
     authorities: Collection[TrustedAuthority]
-    """Those whose public keys were given."""
+    """The authorities whose public keys were given."""
     _unchecked: int = 0
     """Credentials of an authority whose key was not given."""
     _without_certificate: dict[str, str] = field(default_factory=dict)

@@ -69,7 +69,7 @@ class LoggedRound:
     commit: dict[str, Any] = field(default_factory=dict)
     """The last commit, or a worker's result."""
     workers: set[str] = field(default_factory=set)
-    """Those that had a lease of the round."""
+    """The workers that had a lease of the round."""
     lease: dict[str, Any] = field(default_factory=dict)
     """A datacenter round's last lease, with its time."""
     taken: tuple[str, int, str] | None = None

@@ -231,7 +231,7 @@ class FleetTrainer:
         device: str,
         deadline: Callable[[], float],
     ) -> Local:
-        """As ``train``, by this half."""
+        """Trains as ``train`` does, by this half of the strategy."""
         return self._in_turn(
             assignment, lambda: self._inner.train_by(half, assignment, checkpoint, state, device, deadline)
         )

@@ -122,7 +122,7 @@ def _rows_of(reader: Reader, run: str) -> Layer:
 
 
 def _lacking(tx: Transaction, run: str, rows: Layer) -> Layer:
-    """Those of the rows that the target lacks; None for those that it has and should not. StoreError where it holds
+    """The rows that the target lacks; None for those that it has and should not. StoreError where it holds
     another run of this name, or where its log is not the beginning of the one to copy."""
     before, row = tx.run(run), rows[RunRow][run,]
     if before and _identity(before) != _identity(row):

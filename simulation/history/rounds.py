@@ -213,7 +213,7 @@ class RoundExchange:
 
 
 def read_exchanges(reader: Reader, run: str, now: RunState) -> Iterator[RoundExchange]:
-    """Those of all rounds, in order; none of rounds that are not secure, or never had a cohort."""
+    """The exchanges of all rounds, in order; none of rounds that are not secure, or never had a cohort."""
     for view in _views(reader, run, now):
         if view.secure is None:
             continue

@@ -474,7 +474,7 @@ def sums_of(engine: Engine) -> MakeSums:
 _frozen_for = 0
 """How many blocks of ``garbage_frozen`` are running."""
 _thresholds: tuple[int, int, int] = gc.get_threshold()
-"""Those of the collector before the first of them."""
+"""The thresholds of the collector before the first of these blocks."""
 
 
 @contextmanager

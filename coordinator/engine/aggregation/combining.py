@@ -180,7 +180,7 @@ class Updates(Sources):
 
     @classmethod
     def of(cls, rows: Columns, width: int, parameters: int | None = None, weights: Weights | None = None) -> Updates:
-        """Those of an array, for tests: blocks have ``width`` columns."""
+        """The updates of an array, for tests: blocks have ``width`` columns."""
 
         def read(places: Sequence[int]) -> Iterator[Columns]:
             for start in range(0, rows.shape[1], width):

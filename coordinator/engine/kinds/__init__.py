@@ -28,7 +28,7 @@ class RoundKind(ABC, Generic[KindEvent]):
     first_phase: ClassVar[RoundPhase]
     """In which a round opens. What is pending in it is done then."""
     events: ClassVar[tuple[type[ev.Event], ...]] = ()
-    """Those that only this kind has. It answers them whatever round is under way."""
+    """The events that only this kind has. It answers them whatever round is under way."""
     of_devices: ClassVar[bool] = True
     """Whether a cohort of devices makes the model; False: a worker does."""
     masked: ClassVar[bool] = False

@@ -75,7 +75,7 @@ def origin_of_advance(round: Round) -> str:
 
 
 def _participation(state: RunState) -> Mapping[str, tuple[int, int]]:
-    """That of the state once the round under way has counted."""
+    """The state's count of participation once the round under way has counted."""
     if state.plan.aggregation.inverse_participation is None:
         return state.participation
     found = dict(state.participation)
@@ -87,7 +87,7 @@ def _participation(state: RunState) -> Mapping[str, tuple[int, int]]:
 
 
 def _made_by(state: RunState) -> tuple[int, ...]:
-    """That of the state once the round under way is committed."""
+    """``made_by`` of the state once the round under way is committed."""
     section = state.plan.buffered
     return () if section is None else (*state.made_by, state.round_number)[-section.most_stale - 1 :]
 

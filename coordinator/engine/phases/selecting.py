@@ -51,5 +51,5 @@ def not_selecting(state: RunState, round: int) -> Step:
 
 
 def pending(state: RunState) -> list[fx.Action]:
-    """Also the effect of the deadline: the state changes with the draw, not with the time."""
+    """The draw. It is what the deadline asks for too: the state changes with the draw, not with the time."""
     return [fx.Draw(round=state.round_number)]

@@ -122,7 +122,7 @@ class Nodes:
     # ------------------------------------------------------------ inside
 
     def _over(self, poll: FlowerPoll) -> tuple[str, ...]:
-        """Those of the device's runs that have ended. Runs that are not known here may be another coordinator's."""
+        """The device's runs that have ended. Runs that are not known here may be another coordinator's."""
         rows = ((run, number, self._core.store.flower_run(run)) for run, number in poll.runs.items())
         return tuple(run for run, number, row in rows if row is not None and row.number == number and row.over)
 

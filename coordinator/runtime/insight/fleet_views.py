@@ -287,8 +287,8 @@ def _in_scope(reader: Reader, sees: Sees | None) -> list[str] | None:
 
 
 def _rounds(reader: Reader, device: str, runs: list[str] | None) -> list[DeviceRound]:
-    """Those that counted and those that were refused, newest first. Of a round that was never opened nothing but the
-    refusal is known."""
+    """Its rounds that counted and those that were refused, newest first. Of a round that was never opened nothing but
+    the refusal is known."""
     rounds = []
     for row in reader.counted_in(device, _ROUNDS, runs):
         found = reader.round(row.run, row.round)
