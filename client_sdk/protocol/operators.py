@@ -321,7 +321,7 @@ class SecureView(Message):
     """Shares that rebuild a secret."""
     signers: int = 0
     """Signatures under the list of survivors without which no device reveals anything."""
-    left_out: int = 0
+    excluded: int = 0
     """Devices that the round went on without, since they were at fault or silent."""
     opened: bool = False
     """Whether the sum was opened."""

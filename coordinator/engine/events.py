@@ -345,7 +345,7 @@ class FleetReturned:
     at: float
     round: int
     waiting: int
-    left_out: int = 0
+    unspendable: int = 0
     """Devices that wait and are unspendable for a reason that another model would end, where too few others wait: see
     ``leasing.fleet_is_back``."""
 

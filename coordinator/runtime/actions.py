@@ -74,7 +74,7 @@ def return_to_fleet(log: RunLog, fleet: Fleet) -> None:
             return None
         enough = fleet_is_back(state, now, waiting)
         counted = 0 if enough else no_more
-        return ev.FleetReturned(at=now, round=state.round_number, waiting=waiting, left_out=counted)
+        return ev.FleetReturned(at=now, round=state.round_number, waiting=waiting, unspendable=counted)
 
     log.submit(make)
 

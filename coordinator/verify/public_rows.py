@@ -16,7 +16,7 @@ from coordinator.verify.kinds import UNREADABLE, in_bodies
 from coordinator.verify.logged_round import LoggedRound
 from coordinator.verify.violation import RunViolation
 
-_TEXTS = ("because", "departures", "exhausted", "left_out")
+_TEXTS = ("because", "departures", "exhausted", "excluded")
 """What a row says in words of the engine, and of whom: the replay alone has them."""
 PLAIN = ("federated", "buffered")
 """The kinds of rounds whose updates come in the clear."""

@@ -83,7 +83,7 @@ _SECURE_VIEW = {
     "roster": 9,
     "threshold": 7,
     "signers": 7,
-    "left_out": 1,
+    "excluded": 1,
     "opened": True,
     "exchanges": [_EXCHANGE_VIEW],
     "earlier": [
@@ -611,7 +611,7 @@ EVENTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         },
         ("metrics", "waiting", "tensors", "evidence"),
     ),
-    "FleetReturned": ({"round": 7, "waiting": 9, "left_out": 2}, ("left_out",)),
+    "FleetReturned": ({"round": 7, "waiting": 9, "unspendable": 2}, ("unspendable",)),
     "Scored": ({"version": 5, "source": "test", "examples": 16, "metrics": {"loss": 0.5}}, ()),
     "Paused": ({}, ()),
     "Resumed": ({}, ()),

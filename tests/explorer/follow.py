@@ -32,8 +32,8 @@ class CenterFollowing(Following):
             raise self._lease_odd(event, f"it is {self.phase}, round {self.round}")
         if event.kind == "FleetReturned":
             late = self.deadline is not None and event.at >= self.deadline
-            left_out = body.get("left_out", 0) if late and not self.exhausted else 0
-            if self.phase != "leasing" or body["waiting"] + left_out < self._devices_back(event):
+            unspendable = body.get("unspendable", 0) if late and not self.exhausted else 0
+            if self.phase != "leasing" or body["waiting"] + unspendable < self._devices_back(event):
                 raise self._odd(
                     event, f"the run is {self.phase}, it takes {self.fewest} devices, until {self.deadline}"
                 )

@@ -109,12 +109,12 @@ def leased(state: RunState, event: ev.Leased) -> Step:
 
 
 def fleet_returned(state: RunState, event: ev.FleetReturned) -> Step:
-    if event.round != state.round_number or not fleet_is_back(state, event.at, event.waiting, event.left_out):
+    if event.round != state.round_number or not fleet_is_back(state, event.at, event.waiting, event.unspendable):
         return refuse(state, "stale", f"round {event.round} does not wait for devices")
     state = state.with_round(replace(state.current, waiting=event.waiting))
     reason = f"{event.waiting} eligible devices wait, and no worker has the round"
-    if event.left_out:
-        reason = f"{event.left_out} devices wait that contribute to this model no more, and no worker has the round"
+    if event.unspendable:
+        reason = f"{event.unspendable} devices wait that contribute to this model no more, and no worker has the round"
     return give_up(state, event.at, reason, failed=False)
 
 

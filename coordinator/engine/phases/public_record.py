@@ -87,7 +87,7 @@ def record(
             **({"states": states} if status == "committed" and (states := added_states(current)) else {}),
             **({"raised": raised} if raised else {}),
             **({"rounding": rounding} if rounding else {}),
-            **({"left_out": dict(current.excluded)} if current.excluded else {}),
+            **({"excluded": dict(current.excluded)} if current.excluded else {}),
         },
         kind=current.kind,
     )

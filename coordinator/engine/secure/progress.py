@@ -24,7 +24,7 @@ def progress(current: Round, secure: SecureRound, plan: Secure, cohort: Cohort) 
         "roster": len(secure.order),
         "threshold": secure.threshold,
         "signers": secure.signers,
-        "left_out": len(current.excluded),
+        "excluded": len(current.excluded),
         "opened": bool(secure.sum),
         "exchanges": [one.model_dump() for one in _exchanges(current, secure, plan, cohort)],
         "earlier": [attempt.model_dump(mode="json") for attempt in current.earlier],

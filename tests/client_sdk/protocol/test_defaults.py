@@ -154,7 +154,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "roster": 0,
         "threshold": 0,
         "signers": 0,
-        "left_out": 0,
+        "excluded": 0,
         "opened": False,
         "exchanges": (),
         "earlier": (),

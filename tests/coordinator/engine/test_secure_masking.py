@@ -182,7 +182,7 @@ def test_on_a_ring_every_sharer_needs_enough_dealers() -> None:
         story.shared(device)
     effects = story.tick(20)
     assert story.attempt == 1
-    assert every(effects, fx.RecordRound)[-1].body["left_out"].keys() == {"c", "d", "g"}  # type: ignore[attr-defined]
+    assert every(effects, fx.RecordRound)[-1].body["excluded"].keys() == {"c", "d", "g"}  # type: ignore[attr-defined]
 
 
 # Said again, said otherwise, said too late

@@ -49,7 +49,7 @@ def test_each_exchange_has_its_counts_its_threshold_its_bytes_and_its_times() ->
     story.opened()
     view = seen(story)
     assert (view.attempts, view.roster, view.threshold, view.signers) == (1, 6, 5, 5)
-    assert (view.left_out, view.opened) == (0, True)
+    assert (view.excluded, view.opened) == (0, True)
     assert [(one.exchange, one.expected, one.came, one.needed, one.bytes) for one in view.exchanges] == [
         ("advertise", 8, 6, 4, 60),
         ("share", 6, 5, 5, 50),
@@ -80,7 +80,7 @@ def test_a_fresh_attempt_counts_anew_and_says_which_it_is() -> None:
         story.shared(device)
     story.tick(20)
     view = seen(story)
-    assert (view.attempts, view.roster, view.left_out) == (2, 0, 2)
+    assert (view.attempts, view.roster, view.excluded) == (2, 0, 2)
     assert [(one.exchange, one.came, one.bytes, one.began_at) for one in view.exchanges] == [("advertise", 0, 0, 120.0)]
     (first,) = view.earlier
     assert first.reason == "4 of 6 devices shared in attempt 0; it takes 5"

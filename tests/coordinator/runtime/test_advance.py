@@ -127,7 +127,7 @@ def test_repro_spent_devices_end_a_datacenter_round_that_no_worker_takes_and_the
     assert state(world).phase == "leasing"
     wait_for("selecting")
     returned = [row.body for row in world.store.events("secret", 0) if row.kind == "FleetReturned"]
-    assert [body.get("left_out", 0) for body in returned] == [0, 4]
+    assert [body.get("unspendable", 0) for body in returned] == [0, 4]
     assert (
         "4 devices wait that contribute to this model no more" in world.coordinator.operators.round("secret", 3).reason
     )

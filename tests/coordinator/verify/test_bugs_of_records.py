@@ -86,7 +86,7 @@ STOPS = {
     *(("put_round", name) for name in ("round", "kind", "status", "")),
 }
 """(what writes, column; empty: all of it) with which the coordinator itself does not go on."""
-UNSEEN = {"because", "exhausted", "secure.earlier", "secure.exchanges", "secure.left_out"}
+UNSEEN = {"because", "exhausted", "secure.earlier", "secure.exchanges", "secure.excluded"}
 """Of a round's body: what it says in words of the engine, and the exchanges one by one."""
 
 

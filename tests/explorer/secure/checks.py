@@ -203,7 +203,7 @@ def _shown(run: TrackedRun, ending: RoundEnding, body: dict[str, Any]) -> None:
     if came != mine[: len(came)] or any(mine[len(came) :]):
         raise Broken("public", f"round {ending.round} of {run.run} shows {came} messages, the log has {mine}")
     numbers = (account.attempt + 1, len(account.order), account.threshold, bool(account.sum), len(account.excluded))
-    shown = tuple(secure[name] for name in ("attempts", "roster", "threshold", "opened", "left_out"))
+    shown = tuple(secure[name] for name in ("attempts", "roster", "threshold", "opened", "excluded"))
     if shown != numbers:
         raise Broken("public", f"round {ending.round} of {run.run} shows {shown}, the log has {numbers}")
     if [bool(earlier["reason"]) for earlier in secure["earlier"]] != [True] * account.attempt:

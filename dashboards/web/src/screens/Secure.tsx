@@ -58,7 +58,7 @@ function SecureFacts({ round }: { round: SecureRound }) {
       <Fact label="Threshold" value={secure.threshold ? count(secure.threshold) : "none yet"} note="shares for one secret" />
       <Fact label="Signatures needed" value={secure.signers ? count(secure.signers) : "none yet"} note="before anything is revealed" />
       <Fact label="Vanished" value={count(gone)} note={gone && secure.opened ? "before masking; their masks were removed from the sum" : "before masking"} />
-      <Fact label="Left out" value={count(secure.left_out)} note="at fault, or silent" />
+      <Fact label="Excluded" value={count(secure.excluded)} note="at fault, or silent" />
       <Fact label="Sum" value={<Badge tone={secure.opened ? "good" : round.status === "abandoned" ? "warn" : "busy"}>{secure.opened ? "opened" : "not opened"}</Badge>} />
     </dl>
   );
