@@ -20,6 +20,9 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+# Until the tests are collected, nothing that is imported is garbage (``pytest_collection_finish``).
+gc.disable()
+
 # Before any test imports a numerical library: test machines have few cores and run many processes.
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
@@ -79,6 +82,7 @@ def pytest_collection_finish() -> None:
     and again, which took a tenth of the time of all fast tests."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def _until_the_soak_is_over(test: Callable[..., None]) -> Callable[..., None]:
