@@ -21,6 +21,14 @@ def test_the_largest_of_all_tensors_are_sent_and_of_equal_ones_the_first() -> No
     assert TENTH.decode(TENTH.encode(delta, Origin()))["b"][2, 4] == -9
 
 
+@pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 99, 100, 101, 250])
+def test_as_many_values_are_sent_as_a_part_of_all_rounded_up(count: int) -> None:
+    delta = {"w": np.linspace(1, 2, count, dtype=np.float32)}
+    for codec, one_of in ((TENTH, 10), (HUNDREDTH, 100)):
+        sent = codec.encode(delta, Origin())
+        assert sent["top.places"].size == sent["top.values"].size == -(-count // one_of)
+
+
 @pytest.mark.parametrize(("codec", "error", "size"), [(TENTH, 0.560, 0.8), (HUNDREDTH, 0.915, 0.08)])
 def test_the_error_of_a_gaussian_vector_is_the_one_that_is_documented(
     codec: codecs.Codec, error: float, size: float

@@ -291,6 +291,24 @@ def test_oort_draws_all_places_whoever_is_known() -> None:
 # ---------------------------------------------------------------- cyclic, fixed, poisson
 
 
+def test_cyclic_takes_those_drawn_longest_ago_and_of_these_those_drawn_less_often() -> None:
+    known = {f"d{at:05d}": Known(selected=often, last_round=last) for at, (often, last) in enumerate(TURNS)}
+    drawn = choice("cyclic")
+    rows = drawn.rows(pool(len(TURNS)), known)
+    order = [set(drawn.draw(rows, k, seed=1, round=9)) for k in range(1, 6)]
+    assert [sorted(now - before) for before, now in itertools.pairwise([set[str](), *order])] == [
+        ["d00003"],
+        ["d00001"],
+        ["d00000"],
+        ["d00004"],
+        ["d00002"],
+    ]
+
+
+TURNS = ((5, 3), (2, 3), (1, 8), (9, 1), (1, 7))
+"""(how often, in which round last)."""
+
+
 def test_cyclic_draws_all_before_it_draws_any_twice() -> None:
     drawn, waiting, known = choice("cyclic"), pool(23), dict[str, Known]()
     counts: Counter[str] = Counter()
