@@ -273,7 +273,7 @@ class LearnerTrainer:
         codec = codecs.beside(assignment.task.codec, assignment.roles)
 
         def coded(delta: Tensors) -> Tensors:
-            return delta if codec.lossless else codec.decode(codec.encode(delta, codecs.Origin.of(assignment)))
+            return codecs.as_decoded(codec, delta, codecs.Origin.of(assignment))
 
         return strategies.train_by(half, strategies.Learn(learn, coded), checkpoint, state, assignment.task)
 

@@ -41,6 +41,7 @@ __all__ = [
     "TOP",
     "BesideStatistics",
     "Codec",
+    "CodecFailed",
     "EntropyCoded",
     "FewBits",
     "Identity",
@@ -48,6 +49,7 @@ __all__ = [
     "LinearMap",
     "Origin",
     "UnknownCodec",
+    "as_decoded",
     "beside",
     "get",
     "linear",
@@ -76,6 +78,26 @@ _BUILT_IN: tuple[Codec, ...] = (
     *TOP,
 )
 _CODECS = {codec.name: codec for codec in _BUILT_IN}
+
+
+class CodecFailed(Exception):
+    """A codec fails, or gives other tensors than were encoded: one sentence."""
+
+
+def as_decoded(codec: Codec, delta: Tensors, origin: Origin) -> Tensors:
+    """These deltas as a coordinator decodes them. CodecFailed."""
+    if codec.lossless:
+        return delta
+    try:
+        found = codec.decode(codec.encode(delta, origin))
+        Manifest.of(delta).require(Manifest.of(found), "what it decodes")
+    except ManifestMismatch as error:
+        raise CodecFailed(f"The codec {codec.name} gives other tensors than were encoded: {error}.") from error
+    except (TensorError, MemoryError):
+        raise
+    except Exception as error:
+        raise CodecFailed(f"The codec {codec.name} failed: {type(error).__name__}: {error}.") from error
+    return found
 
 
 class UnknownCodec(TensorError):

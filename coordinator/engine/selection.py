@@ -31,7 +31,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from client_sdk.chance import WordStream, above_zero, labelled, sha256_word, unit
-from coordinator.engine.aggregation.parameters import ExtensionError, Parameter, Settings
+from coordinator.engine.aggregation.parameters import ExtensionError, Parameter, Settings, failures
 
 Pool = Sequence[tuple[str, int]]
 """(device, examples), by device id."""
@@ -130,13 +130,9 @@ class Choice:
             return sorted(self.selection.select(sorted(rows), k, seed=seed, round=round, settings=self.settings))
         pool = [Candidate(row[0], row[1], **dict(zip(reads, row[2:], strict=True))) for row in rows]
         pool.sort()
-        try:
+        with failures(f"selection {self.name}", self.selection):
             found = sorted(self.selection.select(pool, k, seed=seed, round=round, settings=self.settings))
             different = set(found)
-        except MemoryError:
-            raise
-        except Exception as error:
-            raise ExtensionError(f"the selection {self.name} failed: {type(error).__name__}: {error}") from error
         if len(different) < len(found) or not {one.device for one in pool}.issuperset(different):
             raise ExtensionError(f"the selection {self.name} gives a device twice, or one that does not wait")
         if len(found) != min(k, len(pool)) and not self.selection.varies:

@@ -144,7 +144,7 @@ class Kernel:
             return contributed
         except _OF_THE_DEVICE as error:
             return CannotTrain(reason=str(error), bad_values=isinstance(error, Diverged))
-        except (LearnerError, StrategyError) as error:
+        except (LearnerError, StrategyError, codecs.CodecFailed) as error:
             return _own(str(error), error.__cause__ if isinstance(error.__cause__, Exception) else error)
         except (BadReport, ManifestMismatch) as error:
             return _own(f"The learner's update cannot be counted: {error}", error)
@@ -188,10 +188,8 @@ class Kernel:
 
     def _coded(self, job: Job, delta: Tensors) -> Tensors:
         """The deltas as they arrive."""
-        if self._codec.lossless:
-            return delta
         origin = codecs.Origin(seed=self.plan.task.seed, round=job.round, device=job.device, plan=self._digest)
-        return self._codec.decode(self._codec.encode(delta, origin))
+        return codecs.as_decoded(self._codec, delta, origin)
 
     def _update(self, model: Tensors, data: ClientData, job: Job, task: Task, offset: Tensors | None = None) -> Update:
         if not hasattr(self.learner, "train") and job.steps is not None:

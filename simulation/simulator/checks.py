@@ -141,6 +141,8 @@ def with_objects(plan: PlanLike, objects: Mapping[str, Any]) -> tuple[PlanLike, 
         if isinstance(made, str):
             raise ValueError(f"{part}= takes an object: the plan names what is built in, {section}.{field} = {made!r}")
         name = _name_of(part, made)
+        if part == "codec" and ":" not in name:
+            raise ValueError(f"codec= has the name {name!r}: give it one as of a package, name = 'notebook:mine@1'")
         version = str(getattr(made, "version", "0"))
         plan = _naming(plan, part, section, field, name, version, has_half=getattr(made, "device", None) is not None)
         found[group] = {name.partition("@")[0]: Provided(name.partition("@")[0], version, made)}

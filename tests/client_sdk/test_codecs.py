@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -198,3 +199,22 @@ def test_what_no_sum_would_take_is_refused_before_it_travels(
 def test_only_float32_deltas_are_encoded(codec: Codec, dtype: type) -> None:
     with pytest.raises(ManifestMismatch, match="takes float32"):
         codec.encode({"w": np.zeros(2, dtype)})
+
+
+@pytest.mark.parametrize(
+    ("decode", "sentence"),
+    [
+        (lambda one: {}, "gives other tensors than were encoded: what it decodes lacks 'w'"),
+        (lambda one: {"w": one.astype(np.float64)}, "what it decodes has 'w' as F64, expected F32"),
+        (lambda one: {"w": one[:1]}, r"what it decodes has 'w' of shape \[1\], expected \[3\]"),
+        (lambda one: 1 / 0, "failed: ZeroDivisionError: division by zero"),
+        (lambda one: None, "failed: "),
+    ],
+)
+def test_a_codec_that_decodes_something_else_is_named_as_such(decode: Any, sentence: str) -> None:
+    """The coordinator decodes by blocks: what a simulation took for the update was another one."""
+    codec: Any = SimpleNamespace(
+        name="lab:odd@1", lossless=False, encode=lambda delta, origin: delta, decode=lambda sent: decode(sent["w"])
+    )
+    with pytest.raises(codecs.CodecFailed, match=f"^The codec lab:odd@1 .*{sentence}"):
+        codecs.as_decoded(codec, {"w": np.ones(3, np.float32)}, codecs.Origin())

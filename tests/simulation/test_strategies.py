@@ -191,6 +191,7 @@ class Numbers(Strategy):
         ({**PLAN, "strategy": {"name": "fednova"}}, {"strategy": Fewer()}, "strategy= is given, and the plan says"),
         ({**PLAN, "aggregation": {"rule": "median"}}, {"rule": Largest()}, "rule= is given, and the plan says"),
         (PLAN, {"strategy": Fewer}, "strategy= is a class: give an object of it, Fewer()"),
+        (PLAN, {"codec": FLOAT16}, "codec= has the name 'float16@1': give it one as of a package"),
         (PLAN, {"strategy": "scaffold"}, "the plan names what is built in, strategy.name = 'scaffold'"),
         (PLAN, {"strategy": Numbers()}, "its parameters are a dict from names to Parameter(meaning=...), and have 3"),
         (PLAN, {"rule": object()}, "cannot be used: its entry point returns an object without needs"),

@@ -28,10 +28,10 @@ def failures(what: str, made: object) -> Iterator[None]:
     except (ExtensionError, MemoryError):
         raise
     except Exception as error:
-        raise ExtensionError(f"the {what} of the plan failed: {type(error).__name__}: {error}") from error
+        raise ExtensionError(f"the {what} failed: {type(error).__name__}: {error}") from error
     after = getattr(made, "__dict__", {})
     if changed := [name for name, one in before.items() if after.get(name, before) is not one]:
-        raise ExtensionError(f"the {what} of the plan has changed its own {changed[0]}: it must keep nothing itself")
+        raise ExtensionError(f"the {what} has changed its own {changed[0]}: it must keep nothing itself")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -134,7 +134,7 @@ class Chosen:
     def _remembers(self) -> bool:
         """Whether the rule gets the delta of the round before."""
         said = getattr(self.rule, "remembers", None)
-        with failures("aggregation rule", self.rule):
+        with failures("aggregation rule of the plan", self.rule):
             return said is not None and bool(said(self.rule_settings))
 
     def combine(
@@ -177,7 +177,7 @@ class Chosen:
     def by_columns(self, columns: Columns, weights: Weights) -> Vector:
         """One block of the delta, as ``ColumnRule.combine`` gives it. ExtensionError where the rule fails, or gives
         anything else than float32 [B]."""
-        with failures("aggregation rule", self.rule):
+        with failures("aggregation rule of the plan", self.rule):
             found = cast("ColumnRule", self.rule).combine(columns, weights, self.rule_settings)
             return _block("aggregation rule", found, columns.shape[1])
 
@@ -190,7 +190,7 @@ class Chosen:
             raise ExtensionError(f"the aggregation rule of the plan takes no fewer than {fewest} updates, not {count}")
         updates.holds = rule.holds
         try:
-            with failures("aggregation rule", self.rule):
+            with failures("aggregation rule of the plan", self.rule):
                 last = np.zeros(updates.parameters, np.float32) if before is None else before
                 more = (last,) if self._remembers else ()
                 return _block("aggregation rule", rule.delta(updates, self.rule_settings, *more), updates.elements)
@@ -236,7 +236,7 @@ class Chosen:
             raise ExtensionError(f"rule: {error}") from None
 
     def _fewest(self) -> int:
-        with failures("aggregation rule", self.rule):
+        with failures("aggregation rule of the plan", self.rule):
             return int(cast("WholeRule", self.rule).fewest(self.rule_settings))
 
     def apply(self, model: Vector, mean: Vector, state: Sequence[Vector], learning_rate: float) -> Vector:
@@ -245,9 +245,11 @@ class Chosen:
         optimizer = cast("BlockOptimizer", self.optimizer)
         some = slice(0, 0) if self.optimizer in SERVER_OPTIMIZERS.values() else sample_of(model.size)
         few, changes, kept = model[some].copy(), mean[some].copy(), [one[some].copy() for one in state]
-        with failures("server optimizer", self.optimizer):
-            found = optimizer.apply(model, mean, state, learning_rate, self.optimizer_settings)
+        with failures("server optimizer of the plan", self.optimizer):
+            given = list(state)
+            found = optimizer.apply(model, mean, given, learning_rate, self.optimizer_settings)
             whole = _block("server optimizer", found, model.size)
+            _require_written(given, state)
             if some.stop:
                 part = optimizer.apply(few, changes, kept, learning_rate, self.optimizer_settings)
                 again = (_block("server optimizer", part, few.size), *kept)
@@ -264,8 +266,10 @@ class Chosen:
     ) -> Vector:
         """The next values of a layer, as ``LayerOptimizer.apply`` gives them. ExtensionError as above."""
         optimizer = cast("LayerOptimizer", self.optimizer)
-        with failures("server optimizer", self.optimizer):
-            found = optimizer.apply(layer, model, mean, state, learning_rate, self.optimizer_settings)
+        with failures("server optimizer of the plan", self.optimizer):
+            given = list(state)
+            found = optimizer.apply(layer, model, mean, given, learning_rate, self.optimizer_settings)
+            _require_written(given, state)
             return _block("server optimizer", found, model.size)
 
 
@@ -367,6 +371,8 @@ def choose(section: Aggregation, registry: Registry = BUILT_IN, tried_on: int | 
             "server_optimizer", section.server_optimizer, optimizer, section.server_optimizer_parameters
         ),
     )
+    if reason := _reason_against_state(optimizer, found.optimizer_settings):
+        raise ExtensionError(f"server_optimizer: {reason}")
     if tried_on is not None:
         found.require_any_width(tried_on)
     return found
@@ -433,6 +439,25 @@ def needs_package(section: Aggregation) -> bool:
 
 
 # ------------------------------------------------------------ inside
+
+
+def _require_written(given: Sequence[Vector], state: Sequence[Vector]) -> None:
+    if [id(one) for one in given] != [id(one) for one in state]:
+        raise ExtensionError(
+            "the server optimizer of the plan puts another vector in the place of one of its state, which is lost: "
+            "write into those that it gets (last[:] = ...)"
+        )
+
+
+def _reason_against_state(optimizer: ServerOptimizer, numbers: Settings) -> str:
+    """Why an optimizer's state cannot begin, as the end of a sentence; empty where it can."""
+    with failures("server optimizer of the plan", optimizer):
+        first = optimizer.first(numbers)
+    fits = isinstance(first, tuple) and len(first) <= len(optimizer.slots)
+    if fits and np.isfinite(np.array(first, np.float32)).all():
+        return ""
+    slots = ", ".join(optimizer.slots) or "none"
+    return f"its state begins with {first!r:.80}: first() gives a tuple of numbers, at most one for each slot ({slots})"
 
 
 def _block(what: str, found: object, size: int) -> Vector:

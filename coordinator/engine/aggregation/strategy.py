@@ -184,7 +184,7 @@ class Algorithm:
             sources.holds, sources.sum_alone = self.strategy.holds, self.needs == "sum"
         given = {**self.settings, **settings}
         try:
-            with failures("strategy", self.strategy):
+            with failures("strategy of the plan", self.strategy):
                 made = self.strategy.combine(parent, sources, tensors, small, given, seed, self.usual)
         finally:
             if isinstance(sources, Updates) and sources.failed is not None:
@@ -208,7 +208,7 @@ def why_not(strategy: Strategy, plan: Plan, usual: Chosen, numbers: Settings) ->
         return f"it needs {strategy.needs!r:.80}, not sum or whole"
     if not isinstance(strategy.holds, int) or strategy.holds < 0:
         return f"it holds {strategy.holds!r:.80} whole updates: write a whole number"
-    with failures("strategy", strategy):
+    with failures("strategy of the plan", strategy):
         keeps = dict(strategy.keeps(numbers))
         for name, first in keeps.items():
             if not isinstance(name, str) or not re.fullmatch(NAMES, name) or name in (SERVER_OPTIMIZER, RULE):
@@ -222,7 +222,7 @@ def why_not(strategy: Strategy, plan: Plan, usual: Chosen, numbers: Settings) ->
 
 
 def _decided(strategy: Strategy, task: Task, version: int, small: Small, settings: Settings, device_class: str) -> Task:
-    with failures("strategy", strategy):
+    with failures("strategy of the plan", strategy):
         changes = dict(strategy.decide(task, version, small, settings, device_class))
     if not changes:
         return task

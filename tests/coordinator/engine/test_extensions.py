@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from coordinator.engine.aggregation.optimizers import Average
+from coordinator.engine.aggregation.parameters import ExtensionError, Settings
 from coordinator.engine.aggregation.registry import BUILT_IN, RULES, SERVER_OPTIMIZERS, Installed, Registry
 from coordinator.engine.aggregation.rules import Mean, Median
 from coordinator.engine.aggregation.strategies import STRATEGIES
@@ -240,3 +243,53 @@ def test_the_digest_feels_what_is_new() -> None:
     for one in plans:
         assert Plan.parse(one.model_dump(mode="json")) == one
         assert Plan.parse(one.model_dump(mode="json")).digest == one.digest
+
+
+class Slow(Average):
+    """An optimizer that a test changes."""
+
+    slots = ("v",)
+
+    def __init__(self, first: Any = (0.0,)) -> None:
+        self.begins = first
+
+    def first(self, settings: Settings) -> Any:
+        return self.begins
+
+
+@pytest.mark.parametrize("first", [(0.0, 1.0), 0.0, [0.0], None, (math.nan,), (math.inf,)])
+def test_a_state_that_cannot_begin_is_refused_in_a_sentence(first: Any) -> None:
+    here = Registry(server_optimizers={"clinic:slow": Installed("3", Slow(first))})
+    named = {"server_optimizer": "clinic:slow", "server_optimizer_version": "3"}
+    with pytest.raises(PlanError, match=r"its state begins with .*: first.. gives a tuple of numbers, at most one for"):
+        chosen(plan(**named), here)
+
+
+class Rebound(Slow):
+    def apply(self, model: Any, mean: Any, state: Any, learning_rate: float, settings: Settings) -> Any:
+        state[0] = mean
+        return model + mean
+
+
+class Counting(Slow):
+    calls = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def apply(self, model: Any, mean: Any, state: Any, learning_rate: float, settings: Settings) -> Any:
+        self.calls += 1
+        return model + mean
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "sentence"),
+    [(Rebound(), "puts another vector in the place of one of its state"), (Counting(), "has changed its own calls")],
+)
+def test_an_optimizer_whose_state_would_be_lost_or_its_own_is_a_reason(optimizer: Slow, sentence: str) -> None:
+    here = Registry(server_optimizers={"clinic:slow": Installed("3", optimizer)})
+    found = chosen(plan(server_optimizer="clinic:slow", server_optimizer_version="3"), here)
+    one = np.ones(4, np.float32)
+    with pytest.raises(ExtensionError, match=sentence):
+        found.apply(one, one, [one.copy()], 1.0)

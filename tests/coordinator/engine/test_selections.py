@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pytest
 
+from coordinator.engine.aggregation.parameters import ExtensionError, Parameter
 from coordinator.engine.aggregation.registry import Installed, Registry
 from coordinator.engine.plan import Plan, chosen, selection_of
 from coordinator.engine.plan_file import PlanError
-from coordinator.engine.selection import SELECTIONS
+from coordinator.engine.selection import SELECTIONS, Choice
 from quorate.testing import SelectionContract
 
 EQUAL = {"weighting": "equal"}
@@ -117,3 +119,24 @@ def test_what_is_known_of_devices_is_kept_for_plans_that_may_read_it() -> None:
     cohorts = [*({"choose": name, "pool": 400} for name in SELECTIONS), FOREIGN]
     kept = [one["choose"] for one in cohorts if plan(cohort=one, aggregation=EQUAL).cohort.remembers]
     assert kept == ["power-of-choice", "oort", "cyclic", "clinic:turn"]
+
+
+class Counting:
+    """Draws others each time that it is asked."""
+
+    reads: tuple[str, ...] = ()
+    varies = False
+    parameters: Mapping[str, Parameter] = {}
+
+    def __init__(self) -> None:
+        self.draws = 0
+
+    def select(self, pool: Any, k: int, **_: Any) -> list[str]:
+        self.draws += 1
+        return [one.device for one in pool[self.draws :][:k]]
+
+
+def test_a_selection_with_a_state_of_its_own_is_named() -> None:
+    choice = Choice(name="lab:counting", selection=Counting(), settings={})
+    with pytest.raises(ExtensionError, match="the selection lab:counting has changed its own draws"):
+        choice.draw([("a", 1), ("b", 1), ("c", 1)], 2, seed=1, round=1)
