@@ -15,8 +15,8 @@ import pytest
 
 from client_sdk.device.storage import FileStorage
 from client_sdk.device.strategies import BUILT_IN
-from client_sdk.protocol.devices import Policy, SecureBounds, Task
-from client_sdk.tensors import Tensors
+from client_sdk.protocol.devices import Policy, SecureBounds, Task, Work
+from client_sdk.tensors import Manifest, Tensors
 from client_sdk.update import Update
 from tests.client_sdk.http.operated import create, model_of, wait_for_end
 from tests.client_sdk.http.secure_clients import LEARNER, SecureFleet
@@ -173,3 +173,62 @@ def test_a_client_that_vanishes_costs_no_round(real: Server, tmp_path: Path) -> 
     finally:
         fleet.end()
     assert view.version == ROUNDS
+
+
+class Pull:
+    """Four plain SGD steps towards a value of its own, steeper the higher its number is."""
+
+    version = "1.0"
+
+    def __init__(self, slot: int) -> None:
+        self.target, self.steep = float(slot - 1), 1 + slot / 2
+
+    def train(self, model: Tensors, data: Any, task: Task, *, offset: Tensors | None = None, **_: Any) -> Update:
+        now, correction = model["w"].copy(), (offset or {}).get("w", np.float32(0))
+        for _step in range(4):
+            now -= np.float32(task.learning_rate) * (
+                np.float32(self.steep) * (now - np.float32(self.target)) + correction
+            )
+        return Update({"w": now - model["w"]}, 10, work=Work(steps=4, steps_planned=4), model=Manifest.of(model))
+
+
+def test_scaffold_under_masks_keeps_what_belongs_to_updates_in_sums_also_of_a_client_that_was_stopped(
+    real: Server, tmp_path: Path
+) -> None:
+    """The paper's algorithm to the rounding of masks: what each device keeps, and the variate of all, which travels
+    under the masks too."""
+    plan = {
+        **PLAN,
+        "name": "scaffold",
+        "task": {**PLAN["task"], "learning_rate": 0.1},
+        "aggregation": {"weighting": "equal", "partial": "refuse"},
+        "finish": {"rounds": 3, "abandoned": 2},
+        "secure": {**PLAN["secure"], "max_norm": 50.0, "max_abs": 8.0},
+        "strategy": {"name": "scaffold", "parameters": {"population": DEVICES}},
+    }
+    run = create(real, plan, {"w": np.zeros(6, np.float32)})
+    learners = [Pull(slot) for slot in range(DEVICES)]
+    fleet = SecureFleet(real, tmp_path / "devices", learners)
+    try:
+        fleet.wait_for(2, "Has shown its keys", times=2)
+        fleet.stops[2].set()
+        fleet.threads[2].join(10)
+        fleet.begin(2)
+        view = wait_for_end(real, run)
+    finally:
+        fleet.end()
+    assert view.version == 3
+    x, c, own = 0.0, 0.0, [0.0] * DEVICES
+    for _round in range(3):
+        ends = []
+        for slot, one in enumerate(learners):
+            y = x
+            for _step in range(4):
+                y -= 0.1 * (one.steep * (y - one.target) + c - own[slot])
+            ends.append(y)
+        after = [own[slot] - c + (x - y) / 0.4 for slot, y in enumerate(ends)]
+        c += sum(new - old for new, old in zip(after, own, strict=True)) / DEVICES
+        x, own = sum(ends) / DEVICES, after
+    found = model_of(real, run)
+    np.testing.assert_allclose(found["w"], x, atol=5e-3)
+    np.testing.assert_allclose(found["~c/w"], c, atol=2e-2)
