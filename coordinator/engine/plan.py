@@ -101,7 +101,8 @@ class Cohort(Section):
     """Version of a package's selection: required for one, refused for those that are built in."""
     choose_parameters: dict[str, float] = Field(default_factory=dict, max_length=64)
     """Numbers for the selection. *power-of-choice*: ``factor`` (2), candidates for each place. *oort*: ``explore``
-    (0.9), ``decay`` (0.98), ``least`` (0.2), ``preferred`` (0.3), ``alpha`` (2), ``cutoff`` (0.95).
+    (0.9), ``decay`` (0.98), ``least`` (0.2), ``preferred`` (0.3), ``alpha`` (2), ``cutoff`` (0.95), ``pace``
+    (0), ``window`` (20).
     ``choose_parameters = { factor = 3 }``"""
     devices: tuple[DeviceId, ...] = Field(default=(), max_length=10_000, exclude_if=not_)
     """Ids of the devices that take part, as ``quorate devices`` lists them; others are not eligible. With ``choose =

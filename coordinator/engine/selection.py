@@ -53,6 +53,30 @@ class Known(NamedTuple):
     """The last round for which it was drawn; 0: none."""
 
 
+class Pace(NamedTuple):
+    """The pacer of *oort* (Lai et al. 2021, section 4.3): where the rounds of a window had less utility than those of
+    the window before, slower devices are no penalty any more."""
+
+    moved: int = 0
+    """How often that was so."""
+    gains: tuple[float, ...] = ()
+    """The utility of each round since the last window was compared, and of that window."""
+
+    def after(self, round: Iterable[tuple[int, float | None]], window: int) -> Pace:
+        """With one more round. ``round``: (examples, loss) of each device that reported in it; ``window``: rounds."""
+        gains = (*self.gains, math.fsum(min(n * abs(loss), _MOST_GAIN) for n, loss in round if loss is not None))
+        if len(gains) < 2 * window:
+            return Pace(self.moved, gains)
+        return Pace(self.moved + (math.fsum(gains[window:]) < math.fsum(gains[:window])), gains[window:])
+
+
+NO_PACE = Pace()
+_ALL = 1 - 2.0**-20
+"""The quantile of the slowest."""
+_MOST_GAIN = 1e290
+"""Liars could make a sum infinite."""
+
+
 class Candidate(NamedTuple):
     """A waiting device. What the selection does not read has the value for an unknown device, see ``Known``."""
 
@@ -122,16 +146,24 @@ class Choice:
             for device, examples in pool
         ]
 
-    def draw(self, rows: Sequence[Row], k: int, *, seed: int, round: int) -> list[str]:
-        """The cohort, sorted by id; the same for rows in any order. ExtensionError where the selection fails, or gives
-        what is no cohort of ``k`` of these devices."""
-        reads = self.selection.reads
+    @property
+    def window(self) -> int:
+        """Rounds after which the pacer compares; 0: the selection has none, or the plan does not want it."""
+        return int(self.settings["window"]) if self.settings.get("pace") else 0
+
+    def draw(self, rows: Sequence[Row], k: int, *, seed: int, round: int, moved: int = 0) -> list[str]:
+        """The cohort, sorted by id; the same for rows in any order. ``moved``: see ``Pace``. ExtensionError where the
+        selection fails, or gives what is no cohort of ``k`` of these devices."""
+        reads, settings = self.selection.reads, self.settings
+        if moved:
+            preferred = min(settings["preferred"] + moved * settings["pace"], _ALL)
+            settings = {**settings, "preferred": preferred}
         if isinstance(self.selection, BuiltIn) and not reads:  # it takes rows as they are: a pool may have millions
             return sorted(self.selection.select(sorted(rows), k, seed=seed, round=round, settings=self.settings))
         pool = [Candidate(row[0], row[1], **dict(zip(reads, row[2:], strict=True))) for row in rows]
         pool.sort()
         with failures(f"selection {self.name}", self.selection):
-            found = sorted(self.selection.select(pool, k, seed=seed, round=round, settings=self.settings))
+            found = sorted(self.selection.select(pool, k, seed=seed, round=round, settings=settings))
             different = set(found)
         if len(different) < len(found) or not {one.device for one in pool}.issuperset(different):
             raise ExtensionError(f"the selection {self.name} gives a device twice, or one that does not wait")
@@ -196,9 +228,11 @@ def oort(pool: Sequence[Candidate], k: int, *, seed: int, round: int, settings: 
         (u_i + sqrt(0.1 ln round / last_round_i)) * (T / t_i if t_i > T else 1)^alpha,    u_i = n_i |loss_i|
 
     u is cut at its 95th percentile and scaled to [0, 1], as in the authors' code; T is the quantile ``preferred`` of
-    the known seconds t_i. All devices with at least ``cutoff`` times the utility of the last place are drawn from, in
-    proportion to it. Two things are not the paper's: a device reports the mean of its losses, not the root of their
-    mean square, so u is a lower bound of its statistical utility; and T has no pacer.
+    the known seconds t_i, which rises by ``pace`` each time that the last ``window`` rounds had less utility than the
+    ``window`` before them (``Pace``; the authors' code moves it by 0.05 after 20 rounds). All devices with at least
+    ``cutoff`` times the utility of the last place are drawn from, in proportion to it. Two things are not the paper's:
+    a device reports the mean of its losses, not the root of their mean square, so u is a lower bound of its statistical
+    utility; and the utility of a round is that of the devices that reported in it.
     """
     known = [one for one in pool if one.loss is not None and one.seconds is not None]
     new = [one for one in pool if one.loss is None or one.seconds is None]
@@ -243,6 +277,8 @@ _OORT = {
     "least": Parameter(meaning="where that share stays", default=0.2, least=0, below=1),
     "preferred": Parameter(meaning="quantile of the seconds that are no penalty", default=0.3, least=0, below=1),
     "alpha": Parameter(meaning="how hard slower devices are penalized", default=2, least=0, below=100),
+    "pace": Parameter(meaning="by which preferred rises when the utility falls; 0: never", default=0, least=0, below=1),
+    "window": Parameter(meaning="rounds whose utility is compared", default=20, least=1, below=100_000, whole=True),
     "cutoff": Parameter(meaning="how near the best utilities others must be", default=0.95, least=0, below=1),
 }
 SELECTIONS: Mapping[str, BuiltIn] = MappingProxyType(

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Literal, TypeVar, get_args
+from typing import Annotated, Literal, TypeVar, get_args
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from client_sdk.protocol.operators import AttemptView, Kind, Phase, Status
 from client_sdk.secagg.header import Terms
@@ -26,7 +26,7 @@ from coordinator.engine.named_tensors import NamedTensors, Small
 from coordinator.engine.plan import Plan
 from coordinator.engine.reasons import grouped
 from coordinator.engine.secure.state import Barred, SecureRound
-from coordinator.engine.selection import Known
+from coordinator.engine.selection import NO_PACE, Known, Pace
 
 Row = TypeVar("Row")
 RoundPhase = Literal[
@@ -251,6 +251,8 @@ class RunState:
     more."""
     known: Mapping[str, Known] = field(default_factory=dict)
     """Device -> what is known of it from rounds that are over, where the plan's selection reads it; empty in others."""
+    pace: Annotated[Pace, Field(exclude_if=NO_PACE.__eq__)] = NO_PACE
+    """Of a plan whose selection has a pacer."""
     leftovers: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """Secure round that has ended -> its blobs, until they are known to be deleted."""
 

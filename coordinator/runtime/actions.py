@@ -117,7 +117,7 @@ class _Draw:
             self.done = False
             return None
         seed, number = self._log.row.selection_seed + len(state.round.pools), state.round_number
-        chosen = self._choice.draw(rows, free, seed=seed, round=number)
+        chosen = self._choice.draw(rows, free, seed=seed, round=number, moved=state.pace.moved)
         sizes = dict(pool)
         return replace(drawn, cohort=tuple((device, sizes[device]) for device in chosen), pool=digest)
 

@@ -13,7 +13,7 @@ from coordinator.blobs import BlobError
 from coordinator.engine import events as ev
 from coordinator.engine.aggregation.parameters import ExtensionError
 from coordinator.engine.plan import Plan
-from coordinator.engine.selection import Choice, Known
+from coordinator.engine.selection import Choice, Known, Pace
 from coordinator.folding.refold import Readable
 
 
@@ -52,12 +52,16 @@ class Draws:
         elif isinstance(event, ev.UpdateLost) and self._plan.cohort.remembers:
             self._heard[-1].pop(event.device, None)
 
-    def with_known(self) -> Iterator[tuple[DrawnCohort, Mapping[str, Known]]]:
-        """Each draw, and device -> what was known of it then, for plans whose selection reads it."""
-        known: dict[str, Known] = {}
+    def with_known(self, window: int = 0) -> Iterator[tuple[DrawnCohort, Mapping[str, Known], int]]:
+        """Each draw, and device -> what was known of it then, for plans whose selection reads it; and how often its
+        pacer had moved, of such a ``window``."""
+        known, pace = dict[str, Known](), Pace()
         for drawn, heard in zip(self.all, self._heard, strict=True):
-            yield drawn, known
+            yield drawn, known, pace.moved
             if self._plan.cohort.remembers and len(drawn.cohort) >= self._plan.fewest_devices:
+                if window:
+                    sizes = dict(drawn.cohort)
+                    pace = pace.after(((sizes[device], loss) for device, (loss, _) in heard.items()), window)
                 for device, _ in drawn.cohort:
                     before = known.get(device, Known())
                     loss, seconds = heard.get(device, before[:2])
@@ -66,10 +70,16 @@ class Draws:
 
 
 def against_draw(
-    blobs: Readable, select: int, choice: Choice, seed: int, drawn: DrawnCohort, known: Mapping[str, Known]
+    blobs: Readable,
+    select: int,
+    choice: Choice,
+    seed: int,
+    drawn: DrawnCohort,
+    known: Mapping[str, Known],
+    moved: int = 0,
 ) -> Iterator[str]:
-    """Yields what speaks against a draw. ``known``: of devices, by the log before it. The bytes of the list have been
-    held against their digest before."""
+    """Yields what speaks against a draw. ``known``, ``moved``: of devices and the pacer, by the log before it. The
+    bytes of the list have been held against their digest before."""
     if drawn.pool is None:
         if drawn.cohort:
             yield "its cohort was drawn from a list that the log does not name"
@@ -93,7 +103,7 @@ def against_draw(
             yield f"the list of who waited says of {row[0]} {row[2:]}, and the log gives {list(wanted[2:])}"
             return
     try:
-        chosen = choice.draw(rows, select, seed=seed, round=drawn.round)
+        chosen = choice.draw(rows, select, seed=seed, round=drawn.round, moved=moved)
     except ExtensionError as error:
         yield f"the draw cannot be repeated: {error}"
         return

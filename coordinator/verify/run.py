@@ -169,12 +169,12 @@ class RunChecks:
         choice = selection_of(self.plan, extensions(self.plan))
         buffered, seed = self.plan.buffered is not None, self.row.selection_seed
         named = set(self.plan.cohort.devices)
-        for drawn, known in self.replay.draws.with_known():
+        for drawn, known, moved in self.replay.draws.with_known(choice.window):
             for stranger in sorted({device for device, _ in drawn.cohort} - named) if named else ():
                 yield RunViolation("draw", drawn.round, f"{stranger} was drawn, and the plan names others")
             if drawn.pool is None or blobs.whole(drawn.pool):
                 select = len(drawn.cohort) if buffered else self.plan.cohort.select  # how many are free: see InFlight
-                for against in against_draw(blobs.blobs, select, choice, seed + drawn.before, drawn, known):
+                for against in against_draw(blobs.blobs, select, choice, seed + drawn.before, drawn, known, moved):
                     yield RunViolation("draw", drawn.round, against)
         for number, (parent, committed) in enumerate(pairwise(self._line), 1):
             self._progress(f"{self.row.run}: sums", number, len(self._line) - 1)

@@ -10,12 +10,13 @@ from typing import Literal
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
+from coordinator.engine.aggregation.registry import choose_selection
 from coordinator.engine.kinds import kind_of
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.phases.round_kind import wanted
 from coordinator.engine.reasons import printable
-from coordinator.engine.selection import Known
+from coordinator.engine.selection import SELECTIONS, Known, Pace
 from coordinator.engine.state import Member, Round, RunState
 
 NOT_NEEDED = "not needed: "
@@ -134,9 +135,17 @@ def retired(state: RunState) -> RunState:
     the round says of its devices is known from now on."""
     current = state.current
     if state.plan.cohort.remembers:
-        state = replace(state, known={**state.known, **dict(_known(state))})
+        state = replace(state, known={**state.known, **dict(_known(state))}, pace=_pace(state))
     blobs = kind_of(current).blobs(current)
     return replace(state, leftovers={**state.leftovers, current.number: blobs}) if blobs else state
+
+
+def _pace(state: RunState) -> Pace:
+    """With the round under way, where it has a cohort."""
+    members = state.current.members.values()
+    window = choose_selection(state.plan.cohort).window if state.plan.cohort.choose in SELECTIONS and members else 0
+    heard = ((one.examples, one.metrics.get("loss")) for one in members if one.seconds is not None)
+    return state.pace.after(heard, window) if window else state.pace
 
 
 def _known(state: RunState) -> Iterator[tuple[str, Known]]:

@@ -17,7 +17,7 @@ import pytest
 
 from client_sdk import chance as hashing
 from coordinator.engine.aggregation.parameters import ExtensionError, Parameter, Settings, settings
-from coordinator.engine.selection import SELECTIONS, Candidate, Choice, Known, by_examples, uniform
+from coordinator.engine.selection import NO_PACE, SELECTIONS, Candidate, Choice, Known, by_examples, uniform
 from tests.coordinator.engine import inclusion
 
 DOCS = (Path(__file__).parents[3] / "docs" / "selection.md").read_text()
@@ -286,6 +286,27 @@ def test_oort_draws_all_places_whoever_is_known() -> None:
         rows = choice("oort").rows(pool(12), known)
         for k in (1, 5, 12, 20):
             assert len(choice("oort").draw(rows, k, seed=1, round=3)) == min(k, 12)
+
+
+def test_the_pacer_moves_when_a_window_has_less_utility_than_the_one_before() -> None:
+    """Lai et al. 2021, section 4.3, with windows of two rounds."""
+    pace, moved = NO_PACE, []
+    for gain in (5.0, 5.0, 4.0, 4.0, 3.0, 6.0, 6.0, 2.0, 9.0, 9.0):
+        pace = pace.after([(2, gain / 2), (7, None), (0, 3.0)], 2)
+        moved.append(pace.moved)
+    assert moved == [0, 0, 0, 1, 1, 1, 1, 2, 2, 2]
+    assert pace.gains == (9.0, 9.0)
+    assert pace.after([(2**31, 1e308)] * 3, 2).gains[-1] < float("inf")
+
+
+def test_oort_takes_slower_devices_when_its_pacer_has_moved() -> None:
+    """Ten fast devices of low losses, and ten slow ones of high losses."""
+    known = {f"d{n:05d}": Known(loss=1.0 + n // 10, seconds=1.0 + n // 10 * 9, last_round=1) for n in range(20)}
+    drawn, waiting = choice("oort", explore=0, least=0, pace=0.3), pool(20)
+    rows = drawn.rows(waiting, known)
+    cohorts = [drawn.draw(rows, 5, seed=1, round=2, moved=moved) for moved in range(5)]
+    assert [sum(name >= "d00010" for name in cohort) for cohort in cohorts] == [0, 5, 5, 5, 5]
+    assert (drawn.window, choice("oort").window) == (20, 0)
 
 
 # ---------------------------------------------------------------- cyclic, fixed, poisson

@@ -15,7 +15,7 @@ from coordinator.engine import events as ev
 from coordinator.engine.aggregation.parameters import ExtensionError, Parameter, Settings
 from coordinator.engine.aggregation.registry import BUILT_IN, Installed, Registry
 from coordinator.engine.plan import selection_of
-from coordinator.engine.selection import SELECTIONS, Candidate, Known, uniform
+from coordinator.engine.selection import NO_PACE, SELECTIONS, Candidate, Known, uniform
 from coordinator.runtime.extensions import MissingExtension
 from coordinator.store.rows import RunRow
 from coordinator.verify import CannotVerify, verify
@@ -148,6 +148,29 @@ def test_an_update_that_was_lost_shows_nothing_of_its_device(make_world: MakeWor
         first[1:], 1.0
     )
     assert list(verify(world.store, world.blobs)) == []
+
+
+def test_oorts_pacer_is_folded_from_the_log_and_verify_repeats_its_draws(make_world: MakeWorld) -> None:
+    """Losses fall from round to round, so the pacer moves after each window of two rounds but the first one."""
+    numbers = {"pace": 0.25, "window": 2, "decay": 0.5, "least": 0, "preferred": 0, "alpha": 9}
+    moved = []
+    for boots in (False, True):
+        world = drawn_by(make_world, "oort", devices=9, choose_parameters=numbers)
+        moved.append([])
+        for number in range(1, 9):
+            world.check_in()
+            if boots:
+                world.boot()
+            for device in world.cohort():
+                world.clock.at += 1 + device
+                world.report(device, round=number, metrics={"loss": 4.0 / number})
+            moved[-1].append(world.coordinator.core.state("marks").pace.moved)
+        assert list(verify(world.store, world.blobs)) == []
+    assert moved == [[0, 0, 0, 1, 1, 2, 2, 3]] * 2
+    log = world.coordinator.core.log("marks")
+    log._cache = (replace(log.state, pace=NO_PACE), log.seq)
+    world.check_in()
+    assert [found.round for found in verify(world.store, world.blobs) if found.invariant == "draw"] == [9]
 
 
 def test_plans_that_read_nothing_keep_nothing(make_world: MakeWorld) -> None:
