@@ -53,14 +53,15 @@ from client_sdk.codecs.port import (
     Octets,
     Origin,
     Pieces,
+    beside_shapes,
     by_tensor,
     octets_of,
     of_shapes,
-    require_encodable,
+    require_delta,
     shapes_alone,
 )
 from client_sdk.tensors.floats import Float32, flatten, split
-from client_sdk.tensors.manifest import Array, Manifest, ManifestMismatch, OutOfRange, Tensors, TensorSpec, shown
+from client_sdk.tensors.manifest import Array, Manifest, OutOfRange, Tensors, TensorSpec
 from client_sdk.tensors.safetensors_file import Source, TensorHeader
 
 CODES = "entropy.codes"
@@ -111,9 +112,7 @@ class EntropyCoded:
     def encode(self, delta: Mapping[str, Array], origin: Origin) -> Tensors:
         """The bytes, and names and shapes. Raises NotFinite, OutOfRange, ManifestMismatch (not float32, or a name that
         this codec keeps for itself)."""
-        for name, array in delta.items():
-            self._require_free(name)
-            require_encodable(name, array, self.name)
+        require_delta(delta, (CODES,), self.name)
         manifest = Manifest.of(delta).in_file_order()
         body = np.zeros(self._bytes(manifest), np.uint8)
         values = flatten(delta, manifest)
@@ -132,10 +131,7 @@ class EntropyCoded:
 
     def wire(self, manifest: Manifest) -> Manifest:
         """Names and shapes without data, and the bytes. Raises ManifestMismatch for the name of these."""
-        for name in manifest:
-            self._require_free(name)
-        shapes = {name: TensorSpec("F32", (0, *spec.shape)) for name, spec in manifest.items()}
-        return Manifest({**shapes, CODES: TensorSpec("U8", (self._bytes(manifest),))}).in_file_order()
+        return beside_shapes(manifest, {CODES: TensorSpec("U8", (self._bytes(manifest),))}, self.name)
 
     def blocks(self, source: Source, header: TensorHeader, block: int = BLOCK) -> Iterator[Float32]:
         """See ``Codec.blocks``. Memory: a piece's arrays, some 5 MB, 3 MB of tables, and the classes, at most one for
@@ -157,10 +153,6 @@ class EntropyCoded:
         manifest = of_shapes(travelled, (CODES,))
         self.wire(manifest).require(travelled)
         return manifest
-
-    def _require_free(self, name: str) -> None:
-        if name == CODES:
-            raise ManifestMismatch(f"a tensor named {shown(name)} cannot travel as {self.name}: its own data is there")
 
 
 # ------------------------------------------------------------ where values and classes are

@@ -64,15 +64,16 @@ from client_sdk.codecs.port import (
     Origin,
     Pieces,
     Read,
+    beside_shapes,
     by_tensor,
     octets_of,
     of_shapes,
-    require_encodable,
+    require_delta,
     shapes_alone,
 )
 from client_sdk.codecs.stochastic8 import uniform
 from client_sdk.tensors.floats import Float32, flatten, split
-from client_sdk.tensors.manifest import Array, Manifest, ManifestMismatch, OutOfRange, Tensors, TensorSpec, shown
+from client_sdk.tensors.manifest import Array, Manifest, ManifestMismatch, OutOfRange, Tensors, TensorSpec
 from client_sdk.tensors.safetensors_file import Source, TensorHeader
 
 CODES, SCALES, SEED = "few_bits.codes", "few_bits.scales", "few_bits.seed"
@@ -106,9 +107,7 @@ class FewBits:
     def encode(self, delta: Mapping[str, Array], origin: Origin) -> Tensors:
         """Packed codes, scales, the seed, and names and shapes. Raises NotFinite, OutOfRange, ManifestMismatch (not
         float32, or a name that this codec keeps for itself)."""
-        for name, array in delta.items():
-            self._require_free(name)
-            require_encodable(name, array, self.name)
+        require_delta(delta, (CODES, SCALES, SEED), self.name)
         manifest = Manifest.of(delta)
         seed = sha256_bytes(labelled("few bits", origin.seed, origin.round, origin.device), SEED_BYTES)
         values = np.zeros(self._count(manifest), np.float32)
@@ -139,10 +138,7 @@ class FewBits:
     def wire(self, manifest: Manifest) -> Manifest:
         """Names and shapes without data, and the codec's own tensors. Raises ManifestMismatch for the names of
         these."""
-        for name in manifest:
-            self._require_free(name)
-        shapes = {name: TensorSpec("F32", (0, *spec.shape)) for name, spec in manifest.items()}
-        return Manifest({**shapes, **self._own(manifest)}).in_file_order()
+        return beside_shapes(manifest, self._own(manifest), self.name)
 
     def blocks(self, source: Source, header: TensorHeader, block: int = BLOCK) -> Iterator[Float32]:
         """See ``Codec.blocks``. Memory: a few blocks of the rotation, and the scales. OutOfRange where a scale is none
@@ -189,10 +185,6 @@ class FewBits:
             raise ManifestMismatch(f"the codes of {self.name}, {CODES}, are not those of {manifest.elements} values")
         self.wire(manifest).require(travelled)
         return manifest
-
-    def _require_free(self, name: str) -> None:
-        if name in (CODES, SCALES, SEED):
-            raise ManifestMismatch(f"a tensor named {shown(name)} cannot travel as {self.name}: its own data is there")
 
     # ------------------------------------------------------------ codes and scales
 

@@ -38,14 +38,15 @@ from client_sdk.codecs.port import (
     Origin,
     Pieces,
     Read,
+    beside_shapes,
     by_tensor,
     octets_of,
     of_shapes,
-    require_encodable,
+    require_delta,
     shapes_alone,
 )
 from client_sdk.tensors.floats import Float32, flatten, split
-from client_sdk.tensors.manifest import Array, Manifest, ManifestMismatch, Tensors, TensorSpec, shown
+from client_sdk.tensors.manifest import Array, Manifest, Tensors, TensorSpec
 from client_sdk.tensors.safetensors_file import Source, TensorHeader
 
 # ------------------------------------------------------------ rotation
@@ -286,9 +287,7 @@ class LinearMap:
     def encode(self, delta: Mapping[str, Array], origin: Origin) -> Tensors:
         """The values, the seed, and the names and shapes. Raises NotFinite, OutOfRange, ManifestMismatch (not float32,
         or a name that this codec keeps for itself)."""
-        for name, array in delta.items():
-            _require_free(name)
-            require_encodable(name, array, self.name)
+        require_delta(delta, (VALUES, SEED), self.name)
         seed = shared_seed(origin.plan, origin.round)
         values = self.forward(flatten(delta, Manifest.of(delta)), seed)
         return {**shapes_alone(delta), VALUES: values, SEED: np.frombuffer(seed, np.uint8)}
@@ -302,11 +301,8 @@ class LinearMap:
 
     def wire(self, manifest: Manifest) -> Manifest:
         """Names and shapes without data, the values, the seed. Raises ManifestMismatch for the two names."""
-        for name in manifest:
-            _require_free(name)
-        shapes = {name: TensorSpec("F32", (0, *spec.shape)) for name, spec in manifest.items()}
         values = TensorSpec("F32", (self.count(manifest.elements),))
-        return Manifest({**shapes, VALUES: values, SEED: TensorSpec("U8", (SEED_BYTES,))}).in_file_order()
+        return beside_shapes(manifest, {VALUES: values, SEED: TensorSpec("U8", (SEED_BYTES,))}, self.name)
 
     def seed_of(self, source: Path | BinaryIO, header: TensorHeader) -> bytes:
         """The seed in the body of an update, which has the manifest of ``wire``."""
@@ -336,11 +332,6 @@ class LinearMap:
 
 def _seed(array: Array) -> bytes:
     return np.ascontiguousarray(array, np.uint8).tobytes()
-
-
-def _require_free(name: str) -> None:
-    if name in (VALUES, SEED):
-        raise ManifestMismatch(f"a tensor named {shown(name)} cannot travel in a codec that keeps its own data there")
 
 
 ROTATED = LinearMap("rotated@1", rotated=True)

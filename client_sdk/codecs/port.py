@@ -3,7 +3,7 @@ plainest codecs, which send every value by itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,6 +134,19 @@ def require_encodable(name: str, array: Array, codec: str) -> None:
         raise OutOfRange(f"the delta of {shown(name)} does not fit {codec}: {error}") from None
 
 
+def require_delta(delta: Mapping[str, Array], own: Collection[str], codec: str) -> None:
+    """Raise as ``require_encodable`` and ``beside_shapes`` for the tensors of a delta."""
+    _require_free(delta, own, codec)
+    for name, array in delta.items():
+        require_encodable(name, array, codec)
+
+
+def _require_free(names: Iterable[str], own: Collection[str], codec: str) -> None:
+    for name in names:
+        if name in own:
+            raise ManifestMismatch(f"a tensor named {shown(name)} cannot travel as {codec}: its own data is there")
+
+
 def opened(source: Path | BinaryIO) -> AbstractContextManager[BinaryIO]:
     """The stream; a path's file is closed at the end."""
     return source.open("rb", buffering=0) if isinstance(source, Path) else nullcontext(source)
@@ -176,6 +189,14 @@ def octets_of(source: Source) -> Iterator[Octets]:
 def shapes_alone(delta: Mapping[str, Array]) -> Tensors:
     """The tensors that tell names and shapes of ``delta``."""
     return {name: np.empty((0, *array.shape), np.float32) for name, array in delta.items()}
+
+
+def beside_shapes(manifest: Manifest, own: Mapping[str, TensorSpec], codec: str) -> Manifest:
+    """The manifest of a body that has names and shapes without data, and the codec's ``own`` tensors. Raises
+    ManifestMismatch for the names of these."""
+    _require_free(manifest, own, codec)
+    shapes = {name: TensorSpec("F32", (0, *spec.shape)) for name, spec in manifest.items()}
+    return Manifest({**shapes, **own}).in_file_order()
 
 
 def of_shapes(travelled: Manifest, own: Collection[str]) -> Manifest:

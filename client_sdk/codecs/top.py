@@ -21,14 +21,15 @@ from client_sdk.codecs.port import (
     BLOCK,
     Origin,
     Read,
+    beside_shapes,
     by_tensor,
     octets_of,
     of_shapes,
-    require_encodable,
+    require_delta,
     shapes_alone,
 )
 from client_sdk.tensors.floats import Float32, flatten, split
-from client_sdk.tensors.manifest import Array, Manifest, ManifestMismatch, OutOfRange, Tensors, TensorSpec, shown
+from client_sdk.tensors.manifest import Array, Manifest, ManifestMismatch, OutOfRange, Tensors, TensorSpec
 from client_sdk.tensors.safetensors_file import Source, TensorHeader
 
 PLACES, VALUES = "top.places", "top.values"
@@ -47,8 +48,7 @@ class Top:
 
     def encode(self, delta: Mapping[str, Array], origin: Origin) -> Tensors:
         """Places and values of the largest, for any origin. Raises NotFinite, OutOfRange, ManifestMismatch."""
-        for name, array in delta.items():
-            require_encodable(name, array, self.name)
+        require_delta(delta, (PLACES, VALUES), self.name)
         manifest = Manifest.of(delta)
         self.wire(manifest)
         values = flatten(delta, manifest)
@@ -64,16 +64,11 @@ class Top:
     def wire(self, manifest: Manifest) -> Manifest:
         """Names and shapes without data, places and values. Raises ManifestMismatch for the names of these, and for
         more values than a place can count."""
-        for name in manifest:
-            if name in (PLACES, VALUES):
-                raise ManifestMismatch(
-                    f"a tensor named {shown(name)} cannot travel as {self.name}: its own data is there"
-                )
         if manifest.elements > MOST:
             raise ManifestMismatch(f"{self.name} takes at most {MOST:,} values, not {manifest.elements:,}")
-        shapes = {name: TensorSpec("F32", (0, *spec.shape)) for name, spec in manifest.items()}
         count = (self._count(manifest),)
-        return Manifest({**shapes, PLACES: TensorSpec("U32", count), VALUES: TensorSpec("F32", count)}).in_file_order()
+        own = {PLACES: TensorSpec("U32", count), VALUES: TensorSpec("F32", count)}
+        return beside_shapes(manifest, own, self.name)
 
     def blocks(self, source: Source, header: TensorHeader, block: int = BLOCK) -> Iterator[Float32]:
         """See ``Codec.blocks``. Memory: what travels. OutOfRange where places do not rise, or are beyond the last

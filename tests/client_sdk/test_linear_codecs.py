@@ -300,7 +300,7 @@ def test_all_devices_of_a_round_draw_alike(name: str) -> None:
 def test_its_own_names_are_taken(taken: str) -> None:
     delta = {taken: np.zeros(3, np.float32)}
     for refused in (lambda: codecs.ROTATED.encode(delta, Origin()), lambda: codecs.ROTATED.wire(Manifest.of(delta))):
-        with pytest.raises(ManifestMismatch, match="keeps its own data there"):
+        with pytest.raises(ManifestMismatch, match="its own data is there"):
             refused()
 
 
