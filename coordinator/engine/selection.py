@@ -149,7 +149,8 @@ class Choice:
     @property
     def window(self) -> int:
         """Rounds after which the pacer compares; 0: the selection has none, or the plan does not want it."""
-        return int(self.settings["window"]) if self.settings.get("pace") else 0
+        own = isinstance(self.selection, BuiltIn)
+        return int(self.settings["window"]) if own and self.settings.get("pace") else 0
 
     def draw(self, rows: Sequence[Row], k: int, *, seed: int, round: int, moved: int = 0) -> list[str]:
         """The cohort, sorted by id; the same for rows in any order. ``moved``: see ``Pace``. ExtensionError where the

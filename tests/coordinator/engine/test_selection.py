@@ -299,6 +299,17 @@ def test_the_pacer_moves_when_a_window_has_less_utility_than_the_one_before() ->
     assert pace.after([(2**31, 1e308)] * 3, 2).gains[-1] < float("inf")
 
 
+class Theirs:
+    """A package's selection."""
+
+    varies = False
+    reads = ("loss",)
+    parameters: ClassVar[dict[str, Parameter]] = {"pace": Parameter(meaning="theirs", default=1, least=0, below=9)}
+
+    def select(self, pool: Sequence[Candidate], k: int, **_: Any) -> list[str]:
+        return [one.device for one in pool[:k]]
+
+
 def test_oort_takes_slower_devices_when_its_pacer_has_moved() -> None:
     """Ten fast devices of low losses, and ten slow ones of high losses."""
     known = {f"d{n:05d}": Known(loss=1.0 + n // 10, seconds=1.0 + n // 10 * 9, last_round=1) for n in range(20)}
@@ -307,6 +318,7 @@ def test_oort_takes_slower_devices_when_its_pacer_has_moved() -> None:
     cohorts = [drawn.draw(rows, 5, seed=1, round=2, moved=moved) for moved in range(5)]
     assert [sum(name >= "d00010" for name in cohort) for cohort in cohorts] == [0, 5, 5, 5, 5]
     assert (drawn.window, choice("oort").window) == (20, 0)
+    assert Choice(name="clinic:turn", selection=Theirs(), settings={"pace": 1}).window == 0, "a number of their own"
 
 
 # ---------------------------------------------------------------- cyclic, fixed, poisson
