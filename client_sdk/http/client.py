@@ -183,7 +183,6 @@ class Client(DeviceDriver):
         record = self._storage.load()
         self._use(record if record is not None else Record())
         self._remembered()
-        self._expire_states()
         self._ended = 0
         session = participate(
             record,

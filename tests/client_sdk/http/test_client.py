@@ -359,6 +359,18 @@ def test_a_device_that_comes_back_after_100_rounds_says_so(first: int, said: lis
     assert [one.text for one in found if one.kind == "returned"] == said
 
 
+def test_a_device_that_waits_looks_once_an_hour_for_states_that_are_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(script()) as server, client(server, state_days=1 / 48) as device:
+        device.run(rounds=1)
+        began, kept, states = time.time(), [], device._storage.states
+        states.put("key", Candidate(1, 0, "-"), from_bytes(CHECKPOINT), began)
+        for minutes in (0, 31, 59, 61):
+            monkeypatch.setattr(device, "_now", lambda minutes=minutes: began + 60 * minutes)
+            device._offer()
+            kept.append(states.candidate("key") is not None)
+    assert kept == [True, True, True, False]
+
+
 def test_repro_a_state_of_a_run_that_is_over_is_deleted_when_it_is_too_old(tmp_path: Path) -> None:
     """It was deleted only where the device trained for the same run again."""
     found: list[Notice] = []

@@ -190,6 +190,7 @@ class Play:
         }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", range(len(PLANS)), ids=list(PLANS))
 def test_dead_at_any_step_and_with_two_replicas_the_bits_are_the_same(place: int) -> None:
     plan = list(PLANS.values())[place]
