@@ -139,6 +139,8 @@ class Train:
     assignment: Assignment
     due_at: float
     """Unix seconds, driver's clock: when the round's deadline passes."""
+    secret: bytes = field(default=b"", repr=False)
+    """Of a secure round: what the order of batches is drawn from (``contribution.in_private_order``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

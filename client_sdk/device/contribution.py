@@ -8,7 +8,8 @@ It waits unencoded: an encoded copy would be a second form of what must be erase
 a list, since another attempt may need it until then, and overwritten with zeros. Only the coordinator's word or the
 clock ends an attempt: a device that deleted its secrets at each lost connection would cost the round a device each
 time. After a complaint a device stays for the next attempt, since with a lying dealer all of its holders complain. Its
-rounding secret is drawn once and not derived from its key, which is rotated. ``Client`` has no parameter for entropy.
+secret, for rounding and for the order of batches, is drawn once and not derived from its key, which is rotated.
+``Client`` has no parameter for entropy.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from client_sdk import codecs
+from client_sdk.chance import labelled
 from client_sdk.codecs.port import require_encodable
 from client_sdk.device.record import TrainedWork
 from client_sdk.protocol.devices import Assignment, Task
 from client_sdk.protocol.secure import SecureTask
 from client_sdk.secagg.actions import DeviceContribution
+from client_sdk.secagg.agreement import derive
 from client_sdk.secagg.header import agreed_digest
 from client_sdk.tensors import (
     Float32,
@@ -109,6 +112,21 @@ class ClearContribution:
 def codec_seed(assignment: Assignment) -> bytes:
     """The seed by which all devices of this round encode: the header must name it."""
     return codecs.seed_for(assignment.task.codec, assignment.plan_digest, assignment.round)
+
+
+def in_private_order(assignment: Assignment, secret: bytes, checkpoint: bytes) -> Assignment:
+    """What the device trains by in a secure round: the same task under a seed of its own, of 63 bits, by HKDF-SHA256
+    from its secret, the run, the round, and the canonical digest of the checkpoint's tensors. So it trains alike after
+    a restart, and on another model, however near, in an order that nobody else knows: two sums of nearly equal models
+    do not differ by one device's update alone. The plan's seed is public."""
+    seed = private_seed(secret, assignment.run, assignment.round, canonical_digest(checkpoint))
+    return assignment.changed(task=assignment.task.model_copy(update={"seed": seed}))
+
+
+def private_seed(secret: bytes, run: str, round: int, tensors: str) -> int:
+    """The seed of ``in_private_order``. ``tensors``: ``canonical_digest`` of the checkpoint."""
+    drawn = derive(secret, salt=bytes.fromhex(tensors), info=labelled("private order", run, round), length=8)
+    return int.from_bytes(drawn, "big") >> 1
 
 
 def agreed(assignment: Assignment) -> bytes:

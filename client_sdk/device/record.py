@@ -74,8 +74,9 @@ class Record(Message):
     round, of this or of a later one, and is never sent."""
     work: TrainedWork | None = None
     """What was trained for a secure round."""
-    rounding_secret: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
-    """32 bytes, drawn once, by which this device rounds what it masks."""
+    secret: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+    """32 bytes, drawn once before the first secure round. By them this device rounds what it masks, and orders what it
+    trains on in secure rounds. They never leave it."""
     withdrawal: str | None = None
     """The reason why the device withdraws from this round, as long as the withdrawal has no answer."""
     farewell: Complaint | SecureRefusal | None = None

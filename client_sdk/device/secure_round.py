@@ -197,8 +197,9 @@ class AttemptLeft(Exception):
 
 
 class SecureAttempts(RoundEnds):
-    """A session's part that plays attempts. Of the device's own secrets it draws the rounding secret, once: 32 bytes
-    that are saved in the record, and by which the same update is rounded alike under the same header."""
+    """A session's part that plays attempts. Of the device's own secrets it draws one, once: 32 bytes that are saved in
+    the record. By them the same update is rounded alike under the same header, and trained alike from the same
+    checkpoint."""
 
     def __init__(
         self, *settings: Any, signer: Signer | None, entropy: Entropy, primitives: Primitives | None = None
@@ -237,12 +238,16 @@ class SecureAttempts(RoundEnds):
                 content = yield from self._deliver(action, header, note, offer.hold_s)
                 reply = ServerAnswer(self.now, content)
 
+    def secret(self) -> Steps[bytes]:
+        """The device's secret for secure rounds, which is saved before it is used."""
+        if not self.record.secret:
+            yield from self.save(secret=self._entropy(ROUNDING_BYTES).hex())
+        return bytes.fromhex(self.record.secret)
+
     def put_in(self) -> Steps[DeviceContribution]:
         """What this device puts into the round: of the saved update, or nothing, where a list was signed for it."""
         assignment, _, secure = self.secure_work()
-        if not self.record.rounding_secret:
-            yield from self.save(rounding_secret=self._entropy(ROUNDING_BYTES).hex())
-        rounding = bytes.fromhex(self.record.rounding_secret)
+        rounding = yield from self.secret()
         if self.record.update_digest is None:
             return DeviceContribution(values=np.zeros(0, np.float32), weight=0, rounding_secret=rounding)
         reply = self.observe((yield Load(digest=self.record.update_digest)))

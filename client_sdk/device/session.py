@@ -175,7 +175,8 @@ class _Session(SecureParts):
         reason = yield from self._settle_state(assignment)
         if reason is not None:
             return (yield from self._withdraw(assignment, reason))
-        reply = self.observe((yield Train(assignment=assignment, due_at=self.due_at)))
+        secret = b"" if assignment.secure is None else (yield from self.secret())
+        reply = self.observe((yield Train(assignment=assignment, due_at=self.due_at, secret=secret)))
         if isinstance(reply, Failed):
             return (yield from self._withdraw(assignment, reply.reason))
         if not isinstance(reply, Trained):

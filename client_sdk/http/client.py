@@ -43,7 +43,7 @@ from client_sdk.device.actions import (
     Train,
     Trained,
 )
-from client_sdk.device.contribution import ClearContribution
+from client_sdk.device.contribution import ClearContribution, in_private_order
 from client_sdk.device.enrolling import NEW
 from client_sdk.device.record import Record, Storage
 from client_sdk.device.requests import Pacing
@@ -358,11 +358,13 @@ def train(
     """The reply to ``action``, and a sentence for people where there is an update. ``fetch_s``: how long the download
     took. ``kept``: what the device keeps for the task's strategy; ``most_state``: how many bytes that may take.
     Interrupted where the device is to stop before the work is done."""
-    assignment = action.assignment
     if checkpoint is None:
         return Failed("The checkpoint was lost from this device's storage before training.", now()), ""
+    assignment = action.assignment
     started = time.monotonic()
     try:
+        if action.secret:
+            assignment = in_private_order(assignment, action.secret, checkpoint)
         left = _time_left(action.due_at, now, stopped)
         model, state = from_bytes(checkpoint), None
         if assignment.task.strategy is None:

@@ -142,7 +142,8 @@ class Task(BaseModel):
     meaning. A name means that tensor, also where it has brackets; what matches no tensor is refused. Integer and
     boolean tensors are never averaged. Tensors that are not averaged stay unchanged in the checkpoint."""
     seed: int = Field(default=0, ge=0, lt=2**63)
-    """Seeds the order of batches, together with round and device. Public; the selection seed is another one, secret."""
+    """Seeds the order of batches, together with round and device. Public; the selection seed is another one, secret. In
+    secure rounds each device trains under a seed of its own instead, which nobody else knows."""
     score_held_out: bool = False
     """Devices score the checkpoint that they receive on held-out data of their own, before training. They send each
     metric's value, or its state where it has one: at most 1,024 numbers, which are added up. Secure plans refuse it."""

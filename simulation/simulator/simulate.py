@@ -14,18 +14,20 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Literal, Unpack, cast, overload
 
+from client_sdk.device.contribution import private_seed
 from client_sdk.extensions import provided
 from client_sdk.learning.budget import planned_steps
 from client_sdk.protocol.devices import Score
 from client_sdk.protocol.operators import RoundView, rounding_words
 from client_sdk.protocol.problems import ProblemError
-from client_sdk.tensors import Layout, Manifest, TensorError, Tensors, from_bytes, to_bytes
+from client_sdk.tensors import Layout, Manifest, TensorError, Tensors, canonical_digest, from_bytes, to_bytes
 from client_sdk.tensors.manifest import StatisticRole
 from client_sdk.update import Update
 from coordinator.blobs import BlobError, FileBlobs
@@ -62,6 +64,7 @@ from simulation.simulator.progress import RoundProgress
 from simulation.simulator.scoring import CENTRAL, CLIENTS, Inputs, score_devices, score_version, shown_scores
 from simulation.virtual.behaviour import work_done
 from simulation.virtual.parts import changes
+from simulation.virtual.secure_world import SimulatedAuthority
 from simulation.virtual.simulation import Simulation
 
 ABANDONED_MOST = 25
@@ -458,6 +461,9 @@ def rerun(
         cost=steps,
         steps=None if steps == planned else max(1, steps),
     )
+    if plan.secure is not None:
+        secret, tensors = SimulatedAuthority(seed).secret(client), canonical_digest(to_bytes(model))
+        job = replace(job, changes={**job.changes, "seed": private_seed(secret, run, round, tensors)})
     layout = Layout.of(Manifest.of(model), plan.task.averaged, {})  # an update that is returned as it is
     kernel = Kernel(plan, learner, clients, layout)
     if kernel.keeps != "nothing" and round > 1:

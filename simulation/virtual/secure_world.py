@@ -32,12 +32,12 @@ from client_sdk.device.actions import (
     Trained,
     perform_stored,
 )
-from client_sdk.device.contribution import ClearContribution
+from client_sdk.device.contribution import ClearContribution, private_seed
 from client_sdk.device.record import AuthorityRef, Record
 from client_sdk.device.session import Session, participate
 from client_sdk.device.storage import MemoryStorage
 from client_sdk.identity import DeviceKey, Entropy
-from client_sdk.protocol.devices import Assignment, CheckIn, Registered
+from client_sdk.protocol.devices import Assignment, CheckIn, Registered, Task
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.secure import Stage
 from client_sdk.secagg.actions import Keep, Primitives
@@ -74,7 +74,8 @@ class SimulatedIdentity:
 
     key: DeviceKey
     certificate: bytes
-    rounding_secret: bytes
+    secret: bytes
+    """``Record.secret``."""
 
     def record(self, authority: TrustedAuthority, url: str, registered: Registered) -> Record:
         """The record of the device, certified and registered at the coordinator of this URL."""
@@ -84,7 +85,7 @@ class SimulatedIdentity:
             certificate=self.certificate.hex(),
             coordinator=url,
             registered=registered,
-            rounding_secret=self.rounding_secret.hex(),
+            secret=self.secret.hex(),
         )
 
 
@@ -113,9 +114,12 @@ class SimulatedAuthority:
             certificate = certify(
                 self._key, id=device, holder="device", public_key=public, not_before=EPOCH, not_after=_END
             )
-            rounding = self._derived("rounding", device, length=ROUNDING_BYTES)
-            found = self._known[device] = SimulatedIdentity(key, certificate.encoded, rounding)
+            found = self._known[device] = SimulatedIdentity(key, certificate.encoded, self.secret(device))
         return found
+
+    def secret(self, device: str) -> bytes:
+        """``Record.secret`` of a device."""
+        return self._derived("secret", device, length=ROUNDING_BYTES)
 
     def entropy(self, device: str, round: int) -> Entropy:
         """Where the secrets of a device's attempts in one round come from."""
@@ -267,6 +271,12 @@ class SecureWorld(SimulatedWorld):
     def _assign(self, state: RunState) -> None:
         self._contributed.clear()
         super()._assign(state)
+
+    def _task(self, state: RunState, device: str) -> Task:
+        """The device trains in its private order."""
+        secret = self.authority.identity(device).secret
+        seed = private_seed(secret, state.run, state.round_number, self.trained_from)
+        return super()._task(state, device).model_copy(update={"seed": seed})
 
     def _most(self, state: RunState) -> int:
         plan = state.plan

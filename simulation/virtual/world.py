@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from client_sdk.protocol.devices import Started
+from client_sdk.protocol.devices import Started, Task
 from client_sdk.protocol.problems import ProblemError
 from coordinator.engine.effects import Fold
 from coordinator.engine.state import Round, RunState
@@ -251,11 +251,15 @@ class SimulatedWorld:
 
     # ------------------------------------------------------------ collecting
 
+    def _task(self, state: RunState, device: str) -> Task:
+        """The device's task in the round under way."""
+        return self.coordinator.core.task(state, device)
+
     def _assign(self, state: RunState) -> None:
         """Submits the jobs that will count to the engine. While it trains, the cohort gets its assignments, and the end
         of each training is put on the agenda."""
         self._begin(state)
-        self._parts = parts_of(state, self.now, self._clients, self._habits, self.coordinator.core.task)
+        self._parts = parts_of(state, self.now, self._clients, self._habits, self._task)
         jobs = [part.job for part in sorted(self._parts.values(), key=_place) if part.job is not None]
         self._settle_states([job.device for job in jobs], state.round_number)
         self._engine.submit(jobs[: self._most(state)])

@@ -21,13 +21,15 @@ import numpy as np
 import pytest
 
 from client_sdk import codecs
+from client_sdk.device.storage import read_record
 from client_sdk.http.operator import OperatorClient
-from client_sdk.tensors import to_bytes
+from client_sdk.tensors import Tensors, from_bytes, to_bytes
 from coordinator.engine.aggregation.registry import SERVER_OPTIMIZERS
 from coordinator.engine.aggregation.strategies import STRATEGIES
 from coordinator.engine.plan import Plan
 from simulation import History, simulate
 from simulation.engines import EngineName
+from simulation.virtual.secure_world import SimulatedAuthority
 from tests.coordinator.service.conftest import Server
 from tests.examples.page_package import installed_in
 
@@ -168,6 +170,18 @@ def other(name: str) -> dict[str, Any]:
     }
 
 
+SECURE: dict[str, Any] = {
+    **PLAN,
+    "name": "masked",
+    "task": {**PLAN["task"], "codec": "float32@1"},
+    "aggregation": {"weight_cap": 40, "partial": "refuse"},
+    "secure": {"max_norm": 10.0, "max_abs": 1.0, "q": 20, "minimum_cohort": 3, "exchange_s": 20},
+    "finish": {"rounds": 1},
+}
+"""Batches in an order that each device draws from a secret of its own. After a round the models differ by what each
+attempt rounded, and then the orders differ."""
+
+
 def shard(number: int) -> tuple[Any, Any]:
     rng = np.random.default_rng(number)
     size = SIZES[number]
@@ -221,6 +235,10 @@ class Deployed:
     """Plan -> (device, weight) of each round."""
     secret: bytes
     """By which the coordinator drew the cohorts of ``BY_LOSS``."""
+    secrets: dict[str, bytes]
+    """Device id -> ``Record.secret``."""
+    masked: Tensors
+    """What the secure run committed."""
 
 
 @pytest.fixture(scope="module")
@@ -243,6 +261,10 @@ def deployed(learner: Any, tmp_path_factory: pytest.TempPathFactory) -> Deployed
             for run in runs.values():
                 for _ in operator.events(run):
                     pass
+            masked = operator.create_run(SECURE, first, "a test").run  # after it the devices take no plain round
+            for _ in operator.events(masked):
+                pass
+            model = from_bytes(operator.checkpoint(operator.checkpoints(masked)[1].digest))
             ids = {view.device: int(view.label.rsplit("-", 1)[1]) for view in operator.devices()}
     finally:
         for device in devices:
@@ -256,7 +278,9 @@ def deployed(learner: Any, tmp_path_factory: pytest.TempPathFactory) -> Deployed
             row = history._store.run(run)
             assert row is not None
             secret = (row.selection_seed << 1).to_bytes(8, "big")
-    return Deployed(ids, lines, counted, secret)
+    found = {device: read_record(folder / f"device-{number}") for device, number in ids.items()}
+    secrets = {device: bytes.fromhex(record.secret) for device, record in found.items() if record is not None}
+    return Deployed(ids, lines, counted, secret, secrets, model)
 
 
 def start_device(folder: Path, server: Server, number: int) -> subprocess.Popen[bytes]:
@@ -265,7 +289,7 @@ def start_device(folder: Path, server: Server, number: int) -> subprocess.Popen[
     np.savez(folder / f"{number}.npz", x=x, y=y)
     command = [sys.executable, "-m", "client_sdk.cli", "device", "--coordinator", server.url]
     command += ["--token-file", server.token_file, "--learner", "both_ways:learner", "--data", f"{number}.npz"]
-    command += ["--folder", f"device-{number}", "--label", f"shard-{number}"]
+    command += ["--folder", f"device-{number}", "--label", f"shard-{number}", "--smallest-cohort", "3"]
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
 
 
@@ -297,6 +321,25 @@ def test_simulated_and_deployed_runs_commit_equal_digests(learner: Any, deployed
         history = simulate(PLANS[name], learner, clients, init=learner.initial(3), engine=engine, progress=False)
         assert [view.digest for _, view in sorted(history.checkpoints.items())] == line
         assert [contributions(history, number) for number in range(1, rounds + 1)] == counted
+
+
+@pytest.mark.slow
+def test_secure_rounds_equal_deployed_ones_where_the_simulation_has_the_devices_secrets(
+    learner: Any, deployed: Deployed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for what rounding under the attempts' headers moves, and not by the plan's public seed."""
+    clients = {device: shard(number) for device, number in deployed.ids.items()}
+
+    def furthest() -> float:
+        found = simulate(SECURE, learner, clients, init=learner.initial(3), secure="quantized", progress=False)
+        model = found.checkpoint(1)
+        return max(
+            float(np.abs(model[name] - of.astype(model[name].dtype)).max()) for name, of in deployed.masked.items()
+        )
+
+    others = furthest()
+    monkeypatch.setattr(SimulatedAuthority, "secret", lambda self, device: deployed.secrets[device])
+    assert furthest() < 2e-5 < 1e-3 < others
 
 
 @pytest.mark.slow

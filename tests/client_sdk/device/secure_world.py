@@ -106,7 +106,7 @@ class SessionPhone(Phone):
             certificate=self.member.device.certificate.hex(),
             coordinator=URL,
             registered=Registered(device=self.name, examples_cap=10_000),
-            rounding_secret=digest(self.name).hex(),
+            secret=digest(self.name).hex(),
         )
 
     @property

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from client_sdk import codecs
-from client_sdk.device.contribution import ClearContribution, codec_seed, weight_of, work_for
+from client_sdk.device.contribution import ClearContribution, codec_seed, in_private_order, weight_of, work_for
 from client_sdk.protocol.devices import Assignment, Task
 from client_sdk.protocol.secure import SecureTask
 from client_sdk.tensors import Manifest, ManifestMismatch, NotFinite, Tensors, canonical_digest, read_header, to_bytes
@@ -52,6 +52,27 @@ def test_it_is_encoded_for_the_round_that_takes_it(codec: str) -> None:
     again = ClearContribution.parse(trained().encoded)
     again.values(asked(codec)).fill(0)
     assert again.delta["b"].tolist() == [0, 1, 2], "the values are an array of their own"
+
+
+def test_the_order_follows_from_the_devices_secret_the_run_the_round_and_the_bits_of_the_model() -> None:
+    near = {**MODEL, "b": np.array([0, 0, np.nextafter(np.float32(0), np.float32(1))], np.float32)}
+    renamed = to_bytes(MODEL, {"another": "file"})
+    work = asked()
+    seeds = [
+        in_private_order(one, secret, checkpoint).task.seed
+        for one, secret, checkpoint in (
+            (work, b"s" * 32, CHECKPOINT),
+            (work, b"s" * 32, renamed),
+            (work, b"t" * 32, CHECKPOINT),
+            (work.changed(round=4), b"s" * 32, CHECKPOINT),
+            (work.changed(run="other"), b"s" * 32, CHECKPOINT),
+            (work, b"s" * 32, to_bytes(near)),
+        )
+    ]
+    assert seeds[0] == seeds[1] == 1534511887284253254
+    assert len({work.task.seed, *seeds}) == 6
+    private = in_private_order(work, b"s" * 32, CHECKPOINT)
+    assert private.changed(task=work.task) == work
 
 
 def test_what_nobody_else_could_see_is_refused_where_it_was_trained() -> None:

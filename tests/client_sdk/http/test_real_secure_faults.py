@@ -121,7 +121,7 @@ def outcomes(fleet: SecureFleet) -> dict[int, str]:
 
 def secrets_of(fleet: SecureFleet) -> dict[int, bytes]:
     records = {slot: storage.load() for slot, storage in fleet.storages.items()}
-    return {slot: bytes.fromhex(record.rounding_secret) for slot, record in records.items() if record is not None}
+    return {slot: bytes.fromhex(record.secret) for slot, record in records.items() if record is not None}
 
 
 def require_exact(server: Server, run: str, fleet: SecureFleet, slots: list[int], names: dict[int, str]) -> None:

@@ -45,9 +45,11 @@ class Mark:
     def __init__(self, slot: int) -> None:
         self.slot = slot
         self.trainings = 0
+        self.seeds: list[int] = []
 
     def train(self, model: Tensors, data: Any, task: Task, *, round: int, **others: Any) -> Update:
         self.trainings += 1
+        self.seeds.append(task.seed)
         mark = np.zeros((DEVICES, ROUNDS), np.float32)
         mark[self.slot, round - 1] = 1.0
         return Update({"marks": mark}, examples=len(data.x), metrics={"loss": 0.123456})
@@ -82,9 +84,11 @@ def test_two_rounds_of_clients_are_summed_and_nothing_clear_is_left_anywhere(rea
         assert not list(folder.glob("update-*")), "the clear update is gone"
         with FileStorage(folder) as storage:
             assert not storage.load_secure().live
-            assert storage.load_secure().learners == {LEARNER}
+            assert storage.load_secure().plain == frozenset()
             assert [(entry.result, entry.update_digest) for entry in storage.history()] == [("receipt", None)] * ROUNDS
         assert fleet.learners[slot].trainings == ROUNDS
+    seeds = [seed for learner in fleet.learners for seed in learner.seeds]
+    assert len({PLAN["task"].get("seed", 0), *seeds}) == 1 + DEVICES * ROUNDS
 
 
 class Tap(httpx2.BaseTransport):

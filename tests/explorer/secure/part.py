@@ -93,7 +93,7 @@ class SecurePart:
             return
         for tensors, live in memory.live.items():
             if before.live.get(tensors) is not live:
-                rounding = bytes.fromhex(record.rounding_secret)
+                rounding = bytes.fromhex(record.secret)
                 plan = self._world.shape.plan
                 self._world.vectors.kept(self._id, live, record.update_digest, rounding, plan)
 
