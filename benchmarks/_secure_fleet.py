@@ -25,9 +25,10 @@ from client_sdk.http.operator import OperatorClient
 from client_sdk.http.transport import open_http
 from client_sdk.identity import DeviceKey
 from client_sdk.learners import Catalogue, LearnerTrainer
-from client_sdk.protocol.devices import Policy, SecureBounds, Task
+from client_sdk.protocol.devices import Policy, Task
 from client_sdk.tensors import Tensors, from_bytes, to_bytes
 from client_sdk.update import Update
+from simulation.virtual.device import NO_FLOORS
 
 SECURE, PLAIN = "benchmarks:secure", "benchmarks:plain"
 VANISH = ("Has shown its keys", "Is one of ", "Has sent its update under masks")
@@ -160,7 +161,7 @@ class Member:
             self._storage,
             self._trainer,
             enrolment_token=self._server.token.text,
-            policy=Policy(secure=SecureBounds(smallest_cohort=smallest_cohort)),
+            policy=Policy(secure=NO_FLOORS.changed(smallest_cohort=smallest_cohort)),
             signer=self.key,
             http=http,
             pacing=Pacing(withdrawn_s=(0.0, 0.1)),

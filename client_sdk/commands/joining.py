@@ -112,6 +112,26 @@ class Joining:
     largest_weight_cap: Annotated[
         int | None, typer.Option(min=1, help="In secure rounds, refuse a weight cap above this.")
     ] = None
+    fewest_examples: Annotated[
+        int | None,
+        typer.Option(min=1, help="In secure rounds, let no update of fewer examples into a sum (default: 20)."),
+    ] = None
+    fewest_steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="In secure rounds, let no update of fewer steps into a sum (default: 2)."),
+    ] = None
+    largest_batch: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0001,
+            max=1,
+            help="In secure rounds, refuse batches of more than this share of the data (default: 0.5).",
+        ),
+    ] = None
+    part_passes: Annotated[
+        bool,
+        typer.Option("--part-passes", help="In secure rounds, take tasks whose steps do not reach all of the data."),
+    ] = False
     allow: Annotated[
         list[str] | None,
         typer.Option(
@@ -172,6 +192,10 @@ class Joining:
             "largest_range": self.largest_range or None,
             "largest_weight_cap": self.largest_weight_cap,
             "strict_only": self.strict_only or None,
+            "fewest_examples": self.fewest_examples,
+            "fewest_steps": self.fewest_steps,
+            "largest_batch": self.largest_batch,
+            "whole_passes": False if self.part_passes else None,
         }
         bounds = {name: value for name, value in given.items() if value is not None}
         return Policy(

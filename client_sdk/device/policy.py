@@ -9,8 +9,9 @@ from math import ceil
 
 from client_sdk import codecs
 from client_sdk.device.strategies import lacks_half
+from client_sdk.learning.budget import planned_steps
 from client_sdk.protocol.devices import Assignment, CheckIn, Policy, Task
-from client_sdk.protocol.secure import SECURE_VERSION, SecureTask
+from client_sdk.protocol.secure import SECURE_VERSION, SecureBounds, SecureTask
 from client_sdk.secagg.consent import SecurePolicy, plain_refusal, require_terms
 from client_sdk.secagg.errors import BadParameters, Refusal
 from client_sdk.secagg.header import Terms, terms_of
@@ -29,6 +30,8 @@ def refusal(assignment: Assignment, offer: CheckIn) -> str | None:
     if lacking is not None:
         return lacking
     how = _plain_refused(task, policy) if assignment.secure is None else secure_refusal(assignment.secure, policy)
+    if how is None and assignment.secure is not None:
+        how = work_refusal(task, secure_policy(policy), offer.examples)
     if how is not None:
         return how
     epochs = epochs_asked(task, offer.examples)
@@ -82,6 +85,24 @@ def terms_refusal(terms: Terms, policy: Policy) -> str | None:
         require_terms(terms, secure_policy(policy))
     except Refusal as refused:
         return str(refused)
+    return None
+
+
+def work_refusal(task: Task, bounds: SecureBounds, examples: int) -> str | None:
+    """Why this device's owner lets no update of so little work into a sum; None where the work is enough. The sentence
+    goes to the coordinator, and says the plan's numbers and the owner's bounds, never how many examples there are."""
+    steps, batch = planned_steps(task, examples), task.batch_size
+    if examples < bounds.fewest_examples:
+        return f"This device's owner lets no update of fewer than {bounds.fewest_examples} examples into a sum."
+    if min(batch, examples) > bounds.largest_batch * examples:
+        return (
+            f"This device's owner allows {bounds.largest_batch:.0%} of its data in a batch at most; the plan's batch "
+            f"of {batch} is more."
+        )
+    if bounds.whole_passes and task.steps is not None and task.steps * batch < examples:
+        return f"This device's owner allows whole passes only; the plan's {steps} steps are not one pass over its data."
+    if steps < bounds.fewest_steps:
+        return f"This device's owner wants {bounds.fewest_steps} steps behind an update; the plan's work is fewer."
     return None
 
 

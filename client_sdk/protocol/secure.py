@@ -58,6 +58,18 @@ class SecureBounds(Message):
     roster as it can compute, and 2^g tries cost g bits: with 80, a coordinator that tries 2^40 still faces 40 bits."""
     strict_only: bool = False
     """Refuse rounds of the profile *fast*."""
+    fewest_examples: int = Field(default=20, ge=1)
+    """Fewest training examples behind an update. A sum of updates of single examples can show each of them: a first
+    layer whose biases are quantiles puts one example into the difference of two of its rows (Fowl et al. 2022,
+    arXiv:2110.13057)."""
+    whole_passes: bool = True
+    """Refuse tasks whose steps do not reach all of the data: a coordinator would choose behind how few examples an
+    update is."""
+    fewest_steps: int = Field(default=2, ge=1)
+    """Fewest optimizer steps behind an update. After one step it is a gradient, from which more can be read."""
+    largest_batch: float = Field(default=0.5, gt=0, le=1, allow_inf_nan=False)
+    """The largest share of the data in one batch. With a batch of all data the order of batches, which is the device's
+    own secret, changes nothing, and nearly the same update comes in each round."""
 
 
 class SecureTask(Message):

@@ -214,6 +214,10 @@ def _delivered(request: Request, body: Body, coordinator: Coordinator, octets: b
         return request.call(body.stored, coordinator, spool)
 
 
+NO_FLOORS = SecureBounds(fewest_examples=1, whole_passes=False, fewest_steps=1, largest_batch=1.0)
+"""Owners of simulated devices let any work into a sum."""
+
+
 def device_row(device: str, examples: int, label: str, at: float) -> DeviceRow:
     """Returns the row of a device that was registered before the run. Its own id stands for that of a key, and it has
     no certificate: no request can be signed for it, and ``verify`` knows it as simulated."""
@@ -265,7 +269,9 @@ class SimulatedEnrolment:
         examples = self._clients.holdings.examples(number)
         if self._secure is None:
             return CheckIn(examples=examples, learners=self._learners, strategies=self._strategies, hold_s=0)
-        bounds = SecureBounds(smallest_cohort=self._secure.minimum_cohort, smallest_sigma=self._secure.rule.sigma or 1)
+        bounds = NO_FLOORS.changed(
+            smallest_cohort=self._secure.minimum_cohort, smallest_sigma=self._secure.rule.sigma or 1
+        )
         policy = Policy(secure=bounds)
         return CheckIn(
             examples=examples,

@@ -121,6 +121,10 @@ _BOUNDS = {
     "largest_weight_cap": 1000,
     "smallest_sigma": 64,
     "strict_only": True,
+    "fewest_examples": 50,
+    "whole_passes": False,
+    "fewest_steps": 4,
+    "largest_batch": 0.25,
 }
 _POLICY = {
     "learners": ["quorate:mnist-mlp"],

@@ -72,6 +72,7 @@ def test_bounds_on_secure_rounds_are_sent_where_they_are_set(
         assert join(*mine, "--token-file", token_file()) == 0
         monkeypatch.setenv("QUORATE_SECURE_ONLY", "1")
         more = ["--smallest-cohort", "100", "--largest-norm", "2.5", "--largest-weight-cap", "50", "--strict-only"]
+        more += ["--fewest-examples", "30", "--fewest-steps", "5", "--largest-batch", "0.25", "--part-passes"]
         assert join(*mine, *more, "--most-colluding", "9", "--largest-range", "4", "--allow", LEARNER) == 0
     assert asked[0] == Policy()
     assert all(learners == {LEARNER} for learners in offered)
@@ -82,6 +83,10 @@ def test_bounds_on_secure_rounds_are_sent_where_they_are_set(
         largest_range=4,
         largest_weight_cap=50,
         strict_only=True,
+        fewest_examples=30,
+        fewest_steps=5,
+        largest_batch=0.25,
+        whole_passes=False,
     )
     assert asked[-1] == Policy(secure_only=True, secure=bounds, learners=(LEARNER,))
     assert len(read_history(workplace / "d1")) == 2

@@ -40,7 +40,6 @@ from client_sdk.protocol.devices import (
     Outcome,
     Policy,
     Registered,
-    SecureBounds,
     Started,
     Task,
     Wait,
@@ -56,12 +55,13 @@ from client_sdk.tensors import canonical_digest
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.secure.arrived import ArrivedMessage
+from tests.client_sdk.bounds import any_work
 from tests.client_sdk.secagg.attempt import digest, entropy
 from tests.client_sdk.secagg.fleet import LEARNER, Member
 from tests.coordinator.secure.world import Phone, World
 
 URL = "http://coordinator.test"
-POLICY = Policy(secure=SecureBounds(smallest_cohort=3, smallest_sigma=20))
+POLICY = Policy(secure=any_work(smallest_cohort=3, smallest_sigma=20))
 PACING = Pacing(withdrawn_s=(5, 5), again_s=(3, 3))
 
 

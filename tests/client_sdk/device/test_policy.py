@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -124,6 +125,10 @@ def test_bounds_reach_the_attempt_as_they_were_set() -> None:
         "largest_weight_cap": 9,
         "smallest_sigma": 90,
         "strict_only": True,
+        "fewest_examples": 30,
+        "whole_passes": False,
+        "fewest_steps": 3,
+        "largest_batch": 0.1,
     }
     assert set(message) == set(SecureBounds.model_fields)
     assert secure_policy(Policy(secure=SecureBounds.model_validate(message))) == SecurePolicy(**message)
@@ -143,9 +148,36 @@ def test_what_is_set_travels_with_the_check_in() -> None:
     assert f'"plain":["{LEARNER}"]' in sent.model_dump_json()
 
 
+@pytest.mark.parametrize(
+    ("examples", "task", "bounds", "sentence"),
+    [
+        (19, {"batch_size": 1}, {}, "lets no update of fewer than 20 examples into a sum"),
+        (20, {"batch_size": 10}, {}, None),
+        (20, {"batch_size": 11}, {}, "allows 50% of its data in a batch at most; the plan's batch of 11 is more"),
+        (20, {"steps": 1, "batch_size": 1}, {}, "allows whole passes only; the plan's 1 steps are not one pass"),
+        (20, {"steps": 19, "batch_size": 1}, {}, "allows whole passes only; the plan's 19 steps are not one pass"),
+        (20, {"steps": 20, "batch_size": 1}, {}, None),
+        (20, {"steps": 19, "batch_size": 1}, {"whole_passes": False}, None),
+        (20, {"steps": 1, "batch_size": 1}, {"whole_passes": False}, "wants 2 steps behind an update"),
+        (20, {"epochs": 1, "batch_size": 20}, {"largest_batch": 1.0}, "wants 2 steps behind an update"),
+        (20, {"epochs": 2, "batch_size": 20}, {"largest_batch": 1.0}, None),
+        (39, {"epochs": 1, "batch_size": 10}, {"fewest_examples": 40}, "fewer than 40 examples"),
+        (1, {"epochs": 1, "batch_size": 1}, {"fewest_examples": 1, "fewest_steps": 1, "largest_batch": 1.0}, None),
+    ],
+)
+def test_no_update_of_too_little_work_comes_into_a_sum(
+    examples: int, task: dict[str, Any], bounds: dict[str, Any], sentence: str | None
+) -> None:
+    policy = Policy(secure=SecureBounds(**bounds))
+    found = refusal(assignment(secure=True, **task), offer(examples=examples, policy=policy))
+    assert found is None if sentence is None else sentence in (found or "")
+    assert re.search(rf"\b{examples}\b", found or "") is None or str(examples) in str(task), "its size is not told"
+    assert refusal(assignment(secure=False, **task), offer(examples=examples, policy=policy)) is None
+
+
 def test_a_secure_round_within_the_owners_bounds_is_taken() -> None:
-    assert refusal(assignment(secure=True), offer(policy=Policy(secure_only=True))) is None
-    assert refusal(assignment(secure=True), offer(policy=Policy(plain=()))) is None
+    assert refusal(assignment(secure=True), offer(examples=64, policy=Policy(secure_only=True))) is None
+    assert refusal(assignment(secure=True), offer(examples=64, policy=Policy(plain=()))) is None
 
 
 def test_a_secure_round_beyond_them_and_one_that_this_sdk_does_not_know_are_refused_before_training() -> None:

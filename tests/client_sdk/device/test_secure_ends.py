@@ -22,7 +22,7 @@ from client_sdk.device.actions import (
 )
 from client_sdk.device.record import Record, StorageError
 from client_sdk.device.storage import FileStorage, MemoryStorage
-from client_sdk.protocol.devices import Policy, SecureBounds, Withdrawal
+from client_sdk.protocol.devices import Policy, Withdrawal
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem, problem
 from client_sdk.protocol.secure import Complaint, Octets, SecureRefusal
@@ -30,6 +30,7 @@ from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.memory import Advertisements, Memory, Step
 from client_sdk.secagg.shares import Bundle
 from coordinator.engine import events as ev
+from tests.client_sdk.bounds import any_work
 from tests.client_sdk.device.secure_world import SessionPhone, finish, world_with
 from tests.client_sdk.secagg.attempt import AUTHORITY_KEY, FOREVER
 from tests.coordinator.secure.world import STAGES
@@ -185,7 +186,7 @@ def test_a_header_of_another_plan_is_refused_and_the_device_withdraws() -> None:
 
 def test_a_plan_beyond_the_owners_bounds_is_refused_before_training() -> None:
     world, (phone,) = world_with(1, n=6, cohort={"quorum": 0.5})
-    phone.policy = Policy(secure=SecureBounds(smallest_cohort=4))
+    phone.policy = Policy(secure=any_work(smallest_cohort=4))
     finish(world, [phone])
     assert (phone.history, phone.trainings) == ([(1, "withdrawn")], 0)
 

@@ -18,11 +18,12 @@ from client_sdk.device.storage import FileStorage
 from client_sdk.http.client import Client, Notice
 from client_sdk.http.transport import open_http
 from client_sdk.learners import Catalogue, LearnerTrainer
-from client_sdk.protocol.devices import Policy, SecureBounds
+from client_sdk.protocol.devices import Policy
+from tests.client_sdk.bounds import any_work
 from tests.coordinator.service.conftest import Server
 
 LEARNER = "tests:mark"
-POLICY = Policy(secure_only=True, secure=SecureBounds(smallest_cohort=3))
+POLICY = Policy(secure_only=True, secure=any_work(smallest_cohort=3))
 WAIT_S = 120.0
 
 Network = Callable[[httpx2.BaseTransport], httpx2.BaseTransport]

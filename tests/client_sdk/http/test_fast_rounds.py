@@ -11,9 +11,10 @@ import pytest
 
 from client_sdk.http.client import Notice
 from client_sdk.http.operator import OperatorClient
-from client_sdk.protocol.devices import Policy, SecureBounds, Task
+from client_sdk.protocol.devices import Policy, Task
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
+from tests.client_sdk.bounds import any_work
 from tests.client_sdk.http.crowd import Crowd
 from tests.client_sdk.http.operated import create, model_of, wait_for_end
 from tests.coordinator.service.conftest import Server
@@ -75,7 +76,7 @@ def play(server: Server, devices: int, vanishing: dict[str, int], drop: int, exc
         if any(slot == who and text in notice.text for text, who in vanishing.items()):
             crowd.stops[slot].set()
 
-    policy = Policy(secure_only=True, secure=SecureBounds(smallest_cohort=64))
+    policy = Policy(secure_only=True, secure=any_work(smallest_cohort=64))
     with Crowd(server, LEARNER, [Shift(slot) for slot in range(devices)], policy, stop) as crowd:
         view = wait_for_end(server, run, 4.5 * exchange_s)
     with OperatorClient(server.url) as operator:

@@ -20,7 +20,7 @@ import pytest
 from client_sdk.device import secure_round
 from client_sdk.http import exchange
 from client_sdk.http.client import Notice
-from client_sdk.protocol.devices import CheckIn, Policy, SecureBounds, Task
+from client_sdk.protocol.devices import CheckIn, Policy, Task
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.secure import SecureSigned
 from client_sdk.secagg.actions import Primitives
@@ -29,6 +29,7 @@ from client_sdk.secagg.masks import Masker, Sign
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
 from coordinator.datafolder import DATABASE_FILE
+from tests.client_sdk.bounds import any_work
 from tests.client_sdk.http.crowd import Crowd
 from tests.client_sdk.http.operated import create, model_of, wait_for_end
 from tests.coordinator.service.conftest import Server
@@ -176,7 +177,7 @@ def play(server: Server) -> tuple[Search, str, Any, list[tuple[str, str]]]:
     """The search, the run, its end, and what was found while the masked vectors were stored."""
     run = create(server, PLAN, {"w": np.zeros(VALUES, np.float32)})
     search, pause = Search(server, run), Pause()
-    policy = Policy(secure_only=True, secure=SecureBounds(smallest_cohort=3))
+    policy = Policy(secure_only=True, secure=any_work(smallest_cohort=3))
     with Crowd(server, LEARNER, [Planting(slot) for slot in range(DEVICES)], policy, pause), pause:
         pause.wait()
         search.await_stream(b'"kind":"Masked"', DEVICES)

@@ -14,12 +14,13 @@ import pytest
 from client_sdk.credentials.certificate import RevocationList
 from client_sdk.credentials.enrolment_token import EnrolmentToken
 from client_sdk.http.authority import AuthorityClient
-from client_sdk.protocol.devices import CheckIn, Policy, SecureBounds
+from client_sdk.protocol.devices import CheckIn, Policy
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.secure import SECURE_HEADER, SECURE_VERSION, SecureSigned
 from client_sdk.secagg.device import SecureDevice
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.tensors import from_bytes, to_bytes
+from tests.client_sdk.bounds import any_work
 from tests.client_sdk.secagg.attempt import entropy
 from tests.client_sdk.secagg.fleet import POLICY, Member, expected
 from tests.coordinator.served import SECTION, digest_of
@@ -93,7 +94,7 @@ class Killed:
         raise AssertionError(f"no answer of {path}")
 
     def check_in(self) -> None:
-        policy = Policy(secure=SecureBounds(smallest_cohort=3))
+        policy = Policy(secure=any_work(smallest_cohort=3))
         for peer in self.peers:
             message = CheckIn(examples=10, learners={peer.learner: "1"}, policy=policy, hold_s=0, secure=SECURE_VERSION)
             peer.send("POST", Route.CHECK_IN, content=message.model_dump_json()).raise_for_status()

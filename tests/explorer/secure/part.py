@@ -13,7 +13,7 @@ from client_sdk.credentials.certificate import RevocationList
 from client_sdk.device.actions import FetchList, Send
 from client_sdk.device.storage import MemoryStorage
 from client_sdk.identity import Signer
-from client_sdk.protocol.devices import Assignment, CheckIn, Policy, SecureBounds
+from client_sdk.protocol.devices import Assignment, CheckIn, Policy
 from client_sdk.secagg.actions import Primitives
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.masks import Masker
@@ -22,6 +22,7 @@ from client_sdk.secagg.parameters import SMALLEST
 from client_sdk.secagg.roster import MaskingCohort, Roster, rejoin
 from client_sdk.secagg.survivors import RevealedShares, Survivors
 from client_sdk.tensors import canonical_digest
+from tests.client_sdk.bounds import any_work
 from tests.explorer.faults import Broken
 from tests.explorer.holders import Holder
 from tests.explorer.secure.lies import DishonestPart
@@ -47,7 +48,7 @@ class SecurePart:
         self.signer: Signer = holder.key if world.shape.real_crypto else HashSigner(holder.key.public_hex)
         self.lies = DishonestPart(world, holder.id, self.signer, also)
         self.entropy = world.chance.entropy(f"entropy {name}")
-        self._bounds = Policy(secure=SecureBounds(smallest_cohort=SMALLEST))
+        self._bounds = Policy(secure=any_work(smallest_cohort=SMALLEST))
 
     @property
     def is_honest(self) -> bool:
