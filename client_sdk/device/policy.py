@@ -9,7 +9,6 @@ from math import ceil
 
 from client_sdk import codecs
 from client_sdk.device.strategies import lacks_half
-from client_sdk.learning.budget import planned_steps
 from client_sdk.protocol.devices import Assignment, CheckIn, Policy, Task
 from client_sdk.protocol.secure import SECURE_VERSION, SecureBounds, SecureTask
 from client_sdk.secagg.consent import SecurePolicy, plain_refusal, require_terms
@@ -91,7 +90,7 @@ def terms_refusal(terms: Terms, policy: Policy) -> str | None:
 def work_refusal(task: Task, bounds: SecureBounds, examples: int) -> str | None:
     """Why this device's owner lets no update of so little work into a sum; None where the work is enough. The sentence
     goes to the coordinator, and says the plan's numbers and the owner's bounds, never how many examples there are."""
-    steps, batch = planned_steps(task, examples), task.batch_size
+    steps, batch = task.planned_steps(examples), task.batch_size
     if examples < bounds.fewest_examples:
         return f"This device's owner lets no update of fewer than {bounds.fewest_examples} examples into a sum."
     if min(batch, examples) > bounds.largest_batch * examples:

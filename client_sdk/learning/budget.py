@@ -1,4 +1,4 @@
-"""Computes the steps of a task, and decides when a device must stop: a time budget and a deadline, in seconds.
+"""Decides when a device must stop: a time budget and a deadline, in seconds.
 
 A step starts only when it is expected to end in time: its expected time is that of the previous step, or the mean of
 all steps so far, whichever is longer. The first step starts whenever any time is left.
@@ -9,23 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from client_sdk.protocol.devices import Task
-
 Clock = Callable[[], float]
 """Seconds on a clock that never goes back."""
 Deadline = Callable[[], float]
 """Seconds left until the report is due; negative when it is overdue."""
-
-
-def planned_steps(task: Task, examples: int) -> int:
-    """Optimizer steps of the whole task: ``steps``, or ``epochs`` (one where neither is set) times ceil(examples /
-    batch_size); with ``drop_last`` the floor, but at least 1."""
-    if task.steps is not None:
-        return task.steps
-    an_epoch = -(-examples // task.batch_size)
-    if task.drop_last and an_epoch > 1:
-        an_epoch = examples // task.batch_size
-    return (task.epochs or 1) * an_epoch
 
 
 class TimeLimit:

@@ -35,7 +35,7 @@ from client_sdk.chance import derive_seed
 from client_sdk.data import held_out_part, training_part
 from client_sdk.isolation import seeded
 from client_sdk.learners import Catalogue, LearnerError, LearnerTrainer, require_roles
-from client_sdk.learning.budget import TimeLimit, planned_steps
+from client_sdk.learning.budget import TimeLimit
 from client_sdk.learning.data import TensorExamples
 from client_sdk.learning.errors import OutOfTime
 from client_sdk.learning.evaluation import defined, explained
@@ -193,7 +193,7 @@ def group_sgd(
 
     Every rank calls it with the same arguments, except ``limit``, which counts on rank 0. Raises as ``local_sgd``.
     """
-    count, planned = len(examples), planned_steps(task, len(examples))
+    count, planned = len(examples), task.planned_steps(len(examples))
     group.same_data(count)
     rest = 0 if task.drop_last and count > task.batch_size else count % task.batch_size
     smallest = min(task.batch_size, rest or task.batch_size)

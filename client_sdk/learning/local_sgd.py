@@ -24,7 +24,7 @@ from torch.nn import Parameter
 
 from client_sdk.chance import derive_seed
 from client_sdk.isolation import ONE_AT_A_TIME
-from client_sdk.learning.budget import TimeLimit, planned_steps
+from client_sdk.learning.budget import TimeLimit
 from client_sdk.learning.data import TensorExamples, cast
 from client_sdk.learning.errors import Diverged, LearnerFailed, OutOfTime
 from client_sdk.learning.evaluation import defined, explained
@@ -219,7 +219,7 @@ def local_sgd(
     LearnerFailed when the learner's own code fails. Only the model's layers draw from torch's global
     generator.
     """
-    count, planned = len(examples), planned_steps(task, len(examples))
+    count, planned = len(examples), task.planned_steps(len(examples))
     batches = batch_order(count, task.batch_size, seed=task.seed, round=round, device=device, drop_last=task.drop_last)
     received = [weight.detach().clone() for weight in params] if task.mu else []
     added = [None if one is None else torch.tensor(one, dtype=params[at].dtype) for at, one in enumerate(offset)]

@@ -163,6 +163,16 @@ class Task(BaseModel):
             raise ValueError("averaged must name at least one pattern, for example ['*'], ['head.*'] or ['!*.bn?.*']")
         return self
 
+    def planned_steps(self, examples: int) -> int:
+        """Optimizer steps of the whole task: ``steps``, or ``epochs`` (one where neither is set) times ceil(examples /
+        batch_size); with ``drop_last`` the floor, but at least 1."""
+        if self.steps is not None:
+            return self.steps
+        an_epoch = -(-examples // self.batch_size)
+        if self.drop_last and an_epoch > 1:
+            an_epoch = examples // self.batch_size
+        return (self.epochs or 1) * an_epoch
+
 
 # ---------------------------------------------------------------- devices
 

@@ -16,7 +16,6 @@ from pydantic import ValidationError
 
 from client_sdk.data import is_torch_dataset
 from client_sdk.learners import evaluate, train
-from client_sdk.learning.budget import planned_steps
 from client_sdk.protocol.devices import Score, Task
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
@@ -189,7 +188,7 @@ def centralized(
     model, of = first_model(init, learner, seed)[0](), checks.class_of(classes, whole)
     local = _task(epochs, steps, batch_size, learning_rate)
     sizes = whole.sizes
-    each = sum(planned_steps(local, int(size)) for size in sizes) / len(sizes)
+    each = sum(local.planned_steps(int(size)) for size in sizes) / len(sizes)
     task = _task(None, max(1, round(each * per_round)), batch_size, learning_rate)
     everything = pooled(whole)
     made = Baseline("centralized")

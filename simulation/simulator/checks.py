@@ -16,7 +16,6 @@ import numpy as np
 
 from client_sdk import codecs
 from client_sdk.extensions import Provided
-from client_sdk.learning.budget import planned_steps
 from client_sdk.tensors import Tensors
 from client_sdk.tensors.manifest import StatisticRole
 from coordinator.engine.plan import Plan
@@ -355,7 +354,7 @@ def foreseen(plan: Plan, clients: Clients, habits: Habits, *, stops_early: bool)
     for name, conduct in {} if habits.by_share else habits.conducts(list(clients), 1).items():
         if conduct.share < 1.0:  # a straggler, as the user wants it
             continue
-        whole = planned_steps(plan.task, clients.examples(name))
+        whole = plan.task.planned_steps(clients.examples(name))
         steps, _ = work_done(conduct, whole, plan.cohort.collect_s, plan.task.time_budget_s)
         if steps < whole:
             cut.append(name)

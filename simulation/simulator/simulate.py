@@ -23,7 +23,6 @@ from typing import Any, Literal, Unpack, cast, overload
 
 from client_sdk.device.contribution import private_seed
 from client_sdk.extensions import provided
-from client_sdk.learning.budget import planned_steps
 from client_sdk.protocol.devices import Score
 from client_sdk.protocol.operators import RoundView, rounding_words
 from client_sdk.protocol.problems import ProblemError
@@ -450,7 +449,7 @@ def rerun(
         task = algorithm(plan, installed(plan)).task(plan, version, small, of_class(client))
     except ExtensionError as error:
         raise ValueError(f"round {round} has no task for {client!r}: {error}") from None
-    planned = planned_steps(task, clients.examples(client))
+    planned = task.planned_steps(clients.examples(client))
     steps, _ = work_done(conduct, planned, plan.cohort.collect_s, task.time_budget_s)
     job = Job(
         run=run,

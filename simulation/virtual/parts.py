@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from client_sdk.learning.budget import planned_steps
 from client_sdk.protocol.devices import Task
 from client_sdk.protocol.secure import Stage
 from coordinator.engine.plan import Plan
@@ -74,7 +73,7 @@ def part_of(
 ) -> Part:
     """Returns the part of one device that stays, which began then and has so many seconds."""
     plan = state.plan
-    whole = planned_steps(task, clients.examples(name))
+    whole = task.planned_steps(clients.examples(name))
     steps, train_s = work_done(conduct, whole, due_s, task.time_budget_s)
     job = Job(
         run=state.run,
@@ -166,7 +165,7 @@ def unfinished(
             if conduct.trains(secure=plan.secure is not None):
                 due_s = (began + plan.cohort.collect_s) - began
                 task = task_of(number, device)
-                steps = planned_steps(task, clients.examples(device))
+                steps = task.planned_steps(clients.examples(device))
                 _, train_s = work_done(conduct, steps, due_s, task.time_budget_s)
                 at = began + conduct.network_s + train_s
                 found.append(Unfinished(round=number, at=at, number=clients.number(device), device=device))

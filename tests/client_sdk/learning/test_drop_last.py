@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from client_sdk.learning import Learner, LearnerFailed, batch_order
-from client_sdk.learning.budget import planned_steps
 from client_sdk.protocol.devices import Task
 
 WHO = {"device": "d7", "round": 3}
@@ -48,5 +47,5 @@ def test_only_a_smaller_last_batch_is_left_out():
 def test_planned_steps_are_the_batches_of_an_epoch(examples):
     order = batch_order(examples, 8, seed=1, drop_last=True, **WHO)
     task = Task(learner="a:b", batch_size=8, drop_last=True)
-    sizes = [len(next(order)) for _ in range(planned_steps(task, examples))]
+    sizes = [len(next(order)) for _ in range(task.planned_steps(examples))]
     assert sizes == [8] * (examples // 8) or sizes == [examples]
