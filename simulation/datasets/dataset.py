@@ -33,7 +33,7 @@ class Windows:
             )
         if len(starts) and not (starts.min() >= 0 and starts.max() + width <= len(text)):
             raise ValueError(f"windows of {width} reach beyond the text of {len(text)} characters")
-        self._text, self._starts, self.width = text, starts, width
+        self._text, self._starts, self.width = np.ascontiguousarray(text), starts, width
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -45,8 +45,11 @@ class Windows:
 
     def __getitem__(self, where: Any) -> npt.NDArray[np.uint8]:
         """Rows, by a number, a slice, or an array of numbers or truths."""
-        starts = np.asarray(self._starts[where], dtype=np.int64)
-        rows: npt.NDArray[np.uint8] = self._text[starts[..., None] + np.arange(self.width)]
+        starts = np.asarray(self._starts[where])
+        # Each character begins a row of this view, so no character needs an index of 8 bytes.
+        places = max(0, len(self._text) - self.width + 1)
+        views: npt.NDArray[np.uint8] = np.ndarray((places, self.width), np.uint8, self._text, strides=(1, 1))
+        rows: npt.NDArray[np.uint8] = views[starts[None]][0]  # a copy, also of one row
         return rows
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
