@@ -170,15 +170,39 @@ def test_what_is_kept_belongs_to_the_updates_that_count() -> None:
     assert _digests(serial) == _digests(pooled)
 
 
+def test_of_rounds_that_are_abandoned_no_client_keeps_anything() -> None:
+    """Two of three report, and are no quorum: what is committed is as if such rounds had not been."""
+    asked = plan(SCAFFOLD, rounds=5)
+    asked["cohort"] |= {"quorum": 1.0}
+    many = simulate(
+        asked, Quadratic(), CLIENTS, init=INIT, behaviour=Behaviour(dropout=0.2), seed=2, progress=False, rounds=30
+    )
+    committed = [view for view in many.rounds if view.status == "committed"]
+    assert len(committed) == 5
+    assert len(many.rounds) > 6, "some are abandoned"
+    assert _digests(many) == _digests(simulate(asked, Quadratic(), CLIENTS, init=INIT, progress=False))
+
+
 def _digests(history: History) -> list[str]:
     return [view.digest for _, view in sorted(history.checkpoints.items())]
+
+
+def kept_by(name: str, folder: Path | None = None) -> History:
+    """Eight rounds in which server and devices both keep something: with FedAdam, or by a codec with a state."""
+    options = {"folder": folder}
+    if name == "error-feedback":
+        feedback = {"name": name, "parameters": {"momentum": 0.5}}
+        return played(feedback, rounds=8, options=options, codec="top-tenth@1")
+    asked = plan(SCAFFOLD, rounds=8)
+    asked["aggregation"] |= {"server_optimizer": "fedadam", "server_learning_rate": 0.1}
+    return simulate(asked, Quadratic(), CLIENTS, init=INIT, progress=False, folder=folder)
 
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
 from simulation.engines.kernel import Kernel
-from tests.simulation.test_device_strategies import SCAFFOLD, played
+from tests.simulation.test_device_strategies import kept_by
 
 train, trained = Kernel.train, []
 
@@ -190,20 +214,18 @@ def killed(self, model, job):
     return found
 
 Kernel.train = killed
-played(SCAFFOLD, rounds=8, options={"folder": Path(sys.argv[1])})
+kept_by(sys.argv[2], Path(sys.argv[1]))
 """
 
 
 @pytest.mark.slow
-def test_a_kill_in_the_middle_of_a_round_changes_no_bit(tmp_path: Path) -> None:
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "killed")], check=False)
+@pytest.mark.parametrize("name", ["scaffold", "error-feedback"])
+def test_a_kill_in_the_middle_of_a_round_changes_no_bit(tmp_path: Path, name: str) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "killed"), name], check=False)
     assert killed.returncode == -signal.SIGKILL
     with History.open(tmp_path / "killed") as before:
         assert 1 <= len(before) < 8
-    with (
-        played(SCAFFOLD, rounds=8, options={"folder": tmp_path / "killed"}) as found,
-        played(SCAFFOLD, rounds=8) as whole,
-    ):
+    with kept_by(name, tmp_path / "killed") as found, kept_by(name) as whole:
         assert _digests(found) == _digests(whole)
     require_valid(tmp_path / "killed")
 
