@@ -200,7 +200,9 @@ class DeviceStrategyContract:
 
         def learn(model: Tensors, task: Task, *, offset: Tensors | None = None) -> Update:
             assert offset is None or self.half.corrects, "it corrects gradients: say corrects = True"
-            assert all(one.shape == sizes[name] for name, one in (offset or {}).items())
+            for name, one in (offset or {}).items():
+                assert isinstance(one, np.ndarray)
+                assert one.shape == sizes[name]
             trained = Manifest.of(model).select(task.averaged)
             now = {name: model[name].copy() for name in trained}
             for _ in range(task.steps or 4 * (task.epochs or 1)):

@@ -205,6 +205,18 @@ def test_power_of_choice_with_as_many_candidates_as_devices_takes_the_highest_lo
     assert found == ["d00008", "d00009", "d00018", "d00019"]
 
 
+def test_candidates_for_a_part_of_a_place_are_rounded_up() -> None:
+    """1.5 for each of 3 places: the fifth that is drawn by examples is one, the sixth is none."""
+    waiting = pool(12, [10 + 7 * at for at in range(12)])
+    order = [set(by_examples(waiting, count, seed=4, round=2)) for count in (4, 5, 6)]
+    (fifth,), (sixth,) = order[1] - order[0], order[2] - order[1]
+    known = {name: Known(loss=1.0) for name, _ in waiting}
+    drawn = choice("power-of-choice", factor=1.5)
+    for name, there in ((fifth, True), (sixth, False)):
+        rows = drawn.rows(waiting, {**known, name: Known(loss=9.0)})
+        assert (name in drawn.draw(rows, 3, seed=4, round=2)) is there
+
+
 # ---------------------------------------------------------------- oort
 
 
