@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator
 from client_sdk.tensors import HEADER_LIMIT
 from coordinator.blobs import Gone
 from coordinator.engine.rounds import kind_of
+from coordinator.runtime.commits import needed
 from coordinator.runtime.core import Core
-from coordinator.runtime.named_tensors import needed
 from coordinator.store.port import RoundRow
 
 MARGIN_S = 3600.0

@@ -16,7 +16,7 @@ from coordinator.engine.named_tensors import called
 from coordinator.engine.rounds import KINDS, kind_of
 from coordinator.engine.state import RunState
 from coordinator.folding.refold import Readable, hashed, short
-from coordinator.runtime.named_tensors import needed
+from coordinator.runtime.commits import needed
 from coordinator.store.port import TERMINAL, CheckpointRow, DeviceRow, Reader, RunRow
 from coordinator.verify.replay import Replay
 from coordinator.verify.violation import RunViolation
