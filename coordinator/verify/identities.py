@@ -47,8 +47,10 @@ class IdentityChecks:
         recorded = {row.authority for row in authorities}
         audited = _Audited(reader)
         caps: dict[str, int] = {}
+        times: Counter[tuple[str, str]] = Counter()
         for device in every_device(reader):
             caps[device.device] = device.examples_cap
+            times["device", device.device] += 1
             name = f"device {device.device}"
             if device.node not in (None, node_id(device.device)):
                 yield _violation(f"{name} has the node id {device.node}, which is not its own")
@@ -110,11 +112,19 @@ class IdentityChecks:
             if count > 1:
                 yield _violation(f"device {name} has {count} assignments, and may have one")
         for waiting in reader.waiting(_NEVER):
+            times["place in the pool of", waiting.device] += 1
             if waiting.device not in caps:
                 yield _violation(f"{waiting.device} waits, and is not registered")
             elif waiting.examples > caps[waiting.device]:
                 allowed = f"its registration allows {caps[waiting.device]}"
                 yield _violation(f"device {waiting.device} waits with {waiting.examples} examples, and {allowed}")
+        times.update(("worker", worker.worker) for worker in workers)
+        times.update(("API key", row.key) for row in reader.api_keys())
+        times.update(("login", login.login) for login in reader.logins())
+        times.update(("revocation list", f"{row.counter} of {row.authority}") for row in reader.revocation_lists())
+        for (kind, name), count in times.items():
+            if count > 1:  # the tables' keys forbid it: somebody has removed one
+                yield _violation(f"the {kind} {name} is stored {count} times")
 
     def without_certificate(self, took_part: Collection[set[str]]) -> Iterator[Violation]:
         """Devices and workers as a simulation makes them, where no run may be one of a simulation. ``took_part``: who

@@ -239,6 +239,25 @@ statement(
 )
 
 
+def doubled(table: str) -> Change:
+    def change(d: Doctor) -> None:
+        d.lift(table)
+        d.sql(f"INSERT INTO {table} SELECT * FROM {table} LIMIT 1")
+
+    return change
+
+
+for table in ("devices", "workers", "api_keys", "waiting", "revocation_lists"):
+    DOCTORINGS[f"{table}-has-a-row-twice"] = doubled(table), "is stored 2 times", True
+
+
+@doctoring("is stored 2 times")
+def another_grant_of_an_api_key_beside_it(d: Doctor) -> None:
+    d.lift("api_keys")
+    d.sql("INSERT INTO api_keys SELECT * FROM api_keys WHERE role = 'viewer'")
+    d.sql("UPDATE api_keys SET role = 'owner' WHERE rowid = (SELECT min(rowid) FROM api_keys WHERE role = 'viewer')")
+
+
 @doctoring("is not there")
 def registered_device_deleted(d: Doctor) -> None:
     name = d.one("SELECT detail FROM audit WHERE action = 'device.register done'").split()[0].removeprefix("device=")
