@@ -105,8 +105,17 @@ def _stragglers(share: float) -> dict[str, Curve]:
     return {f"{group}-{key}": Curve(group, label, whole | more, on_prox) for key, (label, more) in methods.items()}
 
 
+def _fraction(clients: int, rounds: int) -> Curve:
+    """FedAvg with so many clients in a round, labels alike."""
+    setting = _mnist("iid", rounds)["mnist-iid-fedavg"].setting | {"per_round": clients}
+    label = f"FedAvg, {clients} client{'s' * (clients > 1)} a round"
+    return Curve("mnist-fraction", label, setting, on_mnist("iid", recipes.fedavg))
+
+
 CURVES: dict[str, Curve] = {
     **_mnist("iid", 120),
+    "mnist-iid-fedavg-1": _fraction(1, 700),
+    "mnist-iid-fedavg-20": _fraction(20, 150),
     "mnist-iid-central": Curve(
         "mnist-iid",
         "all data in one place",
