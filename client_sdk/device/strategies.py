@@ -22,7 +22,7 @@ import numpy as np
 from client_sdk.extensions import CannotLoad, extensions, provided_now
 from client_sdk.protocol.devices import Task, TaskStrategy
 from client_sdk.tensors import Manifest, TensorError, Tensors
-from client_sdk.tensors.manifest import is_shared, of_model, shared_name
+from client_sdk.tensors.manifest import NotFinite, OutOfRange, is_shared, of_model, shared_name
 from client_sdk.update import Update
 
 GROUP = "quorate.device_strategies"
@@ -35,6 +35,10 @@ Shared = Mapping[str, Tensors]
 
 class StrategyError(Exception):
     """A device's half of a strategy is missing, or does not fit this task or learner: one sentence."""
+
+
+class BadNumbers(StrategyError):
+    """What was trained cannot be counted or kept, as after a training that has diverged: this device's alone."""
 
 
 class Training(Protocol):
@@ -58,8 +62,11 @@ class Learn:
 
     def sent(self, delta: Tensors) -> Tensors:
         """What the coordinator decodes of these deltas, if they are this round's: all that the task averages. Of a
-        plain round: what a mask hides is rounded later."""
-        return self.coded(arrays(delta))
+        plain round: what a mask hides is rounded later. BadNumbers."""
+        try:
+            return self.coded(arrays(delta))
+        except (NotFinite, OutOfRange) as error:
+            raise BadNumbers(f"The update cannot be counted: {error}.") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,7 +412,7 @@ def train_by(half: DeviceStrategy, learn: Learn, checkpoint: Tensors, state: Ten
         if array.dtype.kind not in "biuf":
             raise StrategyError(f"{it} gives {name}, which is no array of numbers.")
         if not np.isfinite(array).all():
-            raise StrategyError(f"{it} gives numbers in {name} that are not finite.")
+            raise BadNumbers(f"{it} gives numbers in {name} that are not finite.")
     if half.keeps == "nothing" and state:
         raise StrategyError(f"{it} returns a state, and says that it keeps nothing.")
     size, most = sum(array.nbytes for array in state.values()), half.state_bytes(Manifest.of(model), task)

@@ -18,7 +18,7 @@ from client_sdk import codecs
 from client_sdk.codecs.port import require_encodable
 from client_sdk.device.durable_folder import DurableFolder
 from client_sdk.device.states import Candidate, Kept, StateFolder, encoded, key_of
-from client_sdk.device.strategies import Keeps, Learn, Local, StrategyError, train_by
+from client_sdk.device.strategies import BadNumbers, Keeps, Learn, Local, StrategyError, train_by
 from client_sdk.learners import LearnerError, evaluate, train, wants_rng
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError, NoExamples, OutOfTime
 from client_sdk.protocol.devices import Score, Task, UpdateReport
@@ -144,6 +144,8 @@ class Kernel:
             return contributed
         except _OF_THE_DEVICE as error:
             return CannotTrain(reason=str(error), bad_values=isinstance(error, Diverged))
+        except BadNumbers as error:
+            return CannotTrain(reason=str(error), bad_values=True)
         except (LearnerError, StrategyError, codecs.CodecFailed) as error:
             return _own(str(error), error.__cause__ if isinstance(error.__cause__, Exception) else error)
         except (BadReport, ManifestMismatch) as error:

@@ -360,6 +360,39 @@ def test_a_state_of_numbers_that_are_not_finite_is_refused() -> None:
         simulate(plan(None), Quadratic(), CLIENTS, init=INIT, strategy=WildOne(), progress=False)
 
 
+class Diverging(Quadratic):
+    def train(self, model: Tensors, data: Any, task: Task, *, offset: Tensors | None = None, **_: Any) -> Update:
+        made = super().train(model, data, task, offset=offset)
+        if int(data[0][0, 0]):
+            return made
+        wrong = {name: np.full_like(change, self.wrong) for name, change in made.delta.items()}
+        return Update(wrong, 4, work=made.work, metrics=made.metrics, model=made.model)
+
+    def __init__(self, wrong: float) -> None:
+        self.wrong = wrong
+
+
+@pytest.mark.parametrize("wrong", [np.nan, 1e30])
+@pytest.mark.parametrize(
+    ("strategy", "task"),
+    [
+        (FEDDYN, {"mu": 0.5}),
+        ({"name": "ditto", "parameters": {"lambda": 0.5}}, {}),
+        ({"name": "error-feedback"}, {"codec": "top-tenth@1"}),
+    ],
+)
+def test_repro_a_client_whose_training_diverges_costs_nobody_else_a_round(
+    strategy: dict[str, Any], task: dict[str, Any], wrong: float
+) -> None:
+    """Deployed, the device withdraws; simulated, the run ended."""
+    asked = plan(strategy, rounds=2, **task)
+    asked["cohort"] |= {"select": 3, "goal": 2}
+    history = simulate(asked, Diverging(wrong), CLIENTS, init=INIT, progress=False)
+    for number in (1, 2):
+        rows = history._store.contributions(history.run, number)
+        assert [row.device for row in rows] == ["b", "c"]
+
+
 def test_one_client_of_a_later_round_cannot_be_played_alone() -> None:
     with pytest.raises(ValueError, match="what 'a' kept before round 2 is gone"):
         simulate(plan(SCAFFOLD), Quadratic(), CLIENTS, init=INIT, only="a", round=2)
