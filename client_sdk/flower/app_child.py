@@ -14,6 +14,7 @@ from queue import SimpleQueue
 from threading import Thread
 
 from client_sdk.flower.work import AppReady, AppWork, NotLoaded, Said
+from client_sdk.imports import uncollected
 
 
 def main() -> None:
@@ -25,10 +26,11 @@ def main() -> None:
     lines: SimpleQueue[bytes] = SimpleQueue()
     Thread(target=_read, args=(orders, lines), daemon=True).start()
     try:
-        from client_sdk.flower.app import load_client_app
-        from client_sdk.flower.app_call import call
+        with uncollected():
+            from client_sdk.flower.app import load_client_app
+            from client_sdk.flower.app_call import call
 
-        app = load_client_app(Path(sys.argv[1]), sys.argv[2])
+            app = load_client_app(Path(sys.argv[1]), sys.argv[2])
     except BaseException as error:  # noqa: BLE001 - an app's module may end the process: the device hears of it too
         _say(told, NotLoaded(reason=str(error) or type(error).__name__))
         raise SystemExit(1) from None

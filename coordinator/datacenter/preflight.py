@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from client_sdk.imports import end_uncollected, uncollected
 from client_sdk.terminal import Failure
 from coordinator.child_processes import SupervisedChild, when_parent_ends
 from coordinator.datacenter.spec import training_error_text
@@ -74,6 +75,7 @@ def look(wanted: PreflightRequest) -> PreflightReport:
 def main() -> None:
     """The process that ``look`` starts."""
     when_parent_ends(partial(os._exit, 1))
+    end_uncollected()
     wanted = PreflightRequest.model_validate_json(os.environ[ENV_REQUEST])
     try:
         answer: dict[str, Any] = _loaded(wanted).model_dump()
@@ -107,7 +109,8 @@ def _trains(learner: Any) -> bool:
 
 def _gpus(wanted: PreflightRequest) -> int:
     """The number of GPUs. Failure where more are requested than there are."""
-    import torch
+    with uncollected():
+        import torch
 
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if wanted.device == "cpu":
