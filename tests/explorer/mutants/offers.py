@@ -141,8 +141,8 @@ def _round_one_again() -> Patches:
     """Every round draws as the first one."""
     draw = Choice.draw
 
-    def first(self: Choice, rows: Any, k: int, *, seed: int, round: int) -> list[str]:
-        return draw(self, rows, k, seed=seed, round=1)
+    def first(self: Choice, rows: Any, k: int, *, round: int, **more: Any) -> list[str]:
+        return draw(self, rows, k, round=1, **more)
 
     return [(Choice, "draw", first)]
 
@@ -153,9 +153,9 @@ def _uniform_is_the_first() -> Patches:
 
     draw = Choice.draw
 
-    def first(self: Choice, rows: Any, k: int, *, seed: int, round: int) -> list[str]:
+    def first(self: Choice, rows: Any, k: int, **more: Any) -> list[str]:
         if self.name != "uniform":
-            return draw(self, rows, k, seed=seed, round=round)
+            return draw(self, rows, k, **more)
         return [device for device, _ in rows[:k]]
 
     return [(Choice, "draw", first)]
