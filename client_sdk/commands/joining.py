@@ -132,6 +132,23 @@ class Joining:
         bool,
         typer.Option("--part-passes", help="In secure rounds, take tasks whose steps do not reach all of the data."),
     ] = False
+    sums_a_day: Annotated[
+        int | None,
+        typer.Option(min=1, help="In secure rounds, put updates into so many sums a day at most (default: 100)."),
+    ] = None
+    nearest_model: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="In secure rounds, refuse a model nearer to one answered before than this share of the plan's clip "
+            "(default: 0.002).",
+        ),
+    ] = None
+    near_repeats: Annotated[
+        int | None,
+        typer.Option(min=0, help="In secure rounds, answer so many of such models a day all the same (default: 0)."),
+    ] = None
     allow: Annotated[
         list[str] | None,
         typer.Option(
@@ -196,6 +213,9 @@ class Joining:
             "fewest_steps": self.fewest_steps,
             "largest_batch": self.largest_batch,
             "whole_passes": False if self.part_passes else None,
+            "sums_a_day": self.sums_a_day,
+            "nearest_model": self.nearest_model,
+            "near_repeats": self.near_repeats,
         }
         bounds = {name: value for name, value in given.items() if value is not None}
         return Policy(

@@ -144,6 +144,14 @@ class Train:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sketch:
+    """Sketch the checkpoint that was fetched last (``contribution.sketch_for``), before a secure round."""
+
+    assignment: Assignment
+    secret: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sleep:
     """Wait. The driver draws the time from the window, so that devices do not return all at once."""
 
@@ -156,7 +164,7 @@ class Sleep:
 
 SharedAction = Save | Certify | Send | Sleep
 """What a datacenter's worker does as well: both become known, ask and wait alike."""
-Action = SharedAction | Keep | Load | FetchList | Fetch | Train | Recall | Settle
+Action = SharedAction | Keep | Load | FetchList | Fetch | Sketch | Train | Recall | Settle
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +218,16 @@ class Unreadable:
 class Fetched:
     """The checkpoint is available."""
 
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sketched:
+    """The sketch. Empty: this driver keeps no account of models, as in simulations."""
+
+    sketch: bytes
+    tensors: bytes
+    """``canonical_digest`` of the checkpoint's tensors."""
     at: float
 
 
@@ -281,6 +299,7 @@ Reply = (
     | Unreachable
     | Unreadable
     | Fetched
+    | Sketched
     | Trained
     | Recalled
     | MemoryKept

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from client_sdk import codecs
@@ -24,9 +25,11 @@ from client_sdk.codecs.port import require_encodable
 from client_sdk.device.record import TrainedWork
 from client_sdk.protocol.devices import Assignment, Task
 from client_sdk.protocol.secure import SecureTask
+from client_sdk.protocol.wire import canonical
 from client_sdk.secagg.actions import DeviceContribution
 from client_sdk.secagg.agreement import derive
 from client_sdk.secagg.header import agreed_digest
+from client_sdk.secagg.nearness import KIND_BYTES, sketch_of
 from client_sdk.tensors import (
     Float32,
     Layout,
@@ -123,6 +126,15 @@ def in_private_order(assignment: Assignment, secret: bytes, checkpoint: bytes) -
     return assignment.changed(task=assignment.task.model_copy(update={"seed": seed}))
 
 
+def sketch_for(assignment: Assignment, secret: bytes, checkpoint: bytes) -> bytes:
+    """What the device remembers of this round's model, to know a near one again: of its parameters alone, since other
+    statistics of a normalization change next to nothing of what is trained."""
+    model, roles = from_bytes(checkpoint), assignment.roles
+    names = sorted(name for name, array in model.items() if array.dtype.kind == "f" and name not in roles)
+    kind = sha256(canonical([[name, list(model[name].shape)] for name in names])).digest()[:KIND_BYTES]
+    return sketch_of((model[name] for name in names), kind, secret)
+
+
 def private_seed(secret: bytes, run: str, round: int, tensors: str) -> int:
     """The seed of ``in_private_order``. ``tensors``: ``canonical_digest`` of the checkpoint."""
     drawn = derive(secret, salt=bytes.fromhex(tensors), info=labelled("private order", run, round), length=8)
@@ -136,14 +148,18 @@ def agreed(assignment: Assignment) -> bytes:
     return agreed_digest(assignment.plan_digest, assignment.task, assignment.secure.weighting, assignment.roles_digest)
 
 
-def work_for(assignment: Assignment, body: bytes, left: int = -1) -> TrainedWork:
-    """What the record says about a contribution of these bytes. ``left``: see ``TrainedWork``."""
+def work_for(
+    assignment: Assignment, body: bytes, left: int = -1, *, sketch: bytes = b"", near: bool = False
+) -> TrainedWork:
+    """What the record says about a contribution of these bytes. ``left``, ``sketch``, ``near``: see ``TrainedWork``."""
     contribution = ClearContribution.parse(body)
     return TrainedWork(
         agreed=agreed(assignment).hex(),
         tensors=contribution.tensors,
         dimension=contribution.dimension(assignment),
         left=left,
+        sketch=sketch.hex(),
+        near=near,
     )
 
 

@@ -48,6 +48,10 @@ class TrainedWork(Message):
     """Values that are masked."""
     left: int = -1
     """The newest attempt of the round that this device has left: it joins later ones only. -1: none."""
+    sketch: str = Field(default="", pattern=r"^([0-9a-f]{2})*$")
+    """Of the checkpoint's parameters: ``secagg.nearness``."""
+    near: bool = False
+    """Whether the checkpoint is near to one before, and the owner allows that."""
 
 
 class Record(Message):

@@ -46,6 +46,8 @@ from client_sdk.device.actions import (
     RequestRefused,
     Save,
     Send,
+    Sketch,
+    Sketched,
     Sleep,
 )
 from client_sdk.device.contribution import ClearContribution, codec_seed
@@ -54,7 +56,7 @@ from client_sdk.device.policy import secure_policy
 from client_sdk.device.record import Joined, StorageError, TrainedWork
 from client_sdk.device.requests import NoAnswerInTime, short
 from client_sdk.identity import Entropy, Signer, key_of
-from client_sdk.protocol.devices import Assignment, CheckIn, LoggedEvent, Noted, Outcome, Withdrawal
+from client_sdk.protocol.devices import Assignment, CheckIn, LoggedEvent, Noted, Outcome, Policy, Withdrawal
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem, ProblemError
 from client_sdk.protocol.secure import (
@@ -68,7 +70,7 @@ from client_sdk.protocol.secure import (
     Stage,
 )
 from client_sdk.secagg.actions import AttemptReply, DeviceContribution, Keep, Primitives, ServerAnswer, Transmit
-from client_sdk.secagg.consent import Expected
+from client_sdk.secagg.consent import Expected, require_another_model
 from client_sdk.secagg.device import SecureDevice
 from client_sdk.secagg.errors import Expired, Refusal, SecaggError, SpentOnCheckpoint, Superseded, Unopened
 from client_sdk.secagg.header import AttemptHeader, terms_of
@@ -244,6 +246,20 @@ class SecureAttempts(RoundEnds):
             yield from self.save(secret=self._entropy(ROUNDING_BYTES).hex())
         return bytes.fromhex(self.record.secret)
 
+    def sketched(self, assignment: Assignment, secure: SecureTask, policy: Policy) -> Steps[tuple[bytes, bool]]:
+        """The sketch of this round's model, and whether it is near to one before and the owner allows that. Refusal:
+        this device puts no update into its sum."""
+        reply = self.observe((yield Sketch(assignment=assignment, secret=(yield from self.secret()))))
+        if isinstance(reply, Failed):
+            raise Refusal(reply.reason)
+        if not isinstance(reply, Sketched):
+            raise TypeError(f"the driver answered Sketch with {reply!r}")
+        memory = yield from self.remembered()
+        bounds = secure_policy(policy)
+        return reply.sketch, require_another_model(
+            terms_of(secure), bounds, memory, reply.tensors, reply.sketch, self.now
+        )
+
     def put_in(self) -> Steps[DeviceContribution]:
         """What this device puts into the round: of the saved update, or nothing, where a list was signed for it."""
         assignment, _, secure = self.secure_work()
@@ -315,6 +331,8 @@ class SecureAttempts(RoundEnds):
             codec=codec,
             codec_version=int(version),
             codec_seed=codec_seed(assignment),
+            sketch=bytes.fromhex(work.sketch),
+            near=work.near,
             roles=bytes.fromhex(assignment.roles_digest),
             revocations=listed,
         )
@@ -412,6 +430,11 @@ class SecureParts(SecureAttempts):
             raise StorageError(f"Another program plays this device: {error}") from error
         finally:
             put_in.erase()
+
+    def decline(self, assignment: Assignment, reason: str) -> Steps[str | None]:
+        """This device takes part in no secure round on this checkpoint: the coordinator is told, and asks no more."""
+        yield from self.save(farewell=SecureRefusal(reason=short(reason)))
+        return (yield from self._bid_farewell(assignment))
 
     def has_its_part(self) -> Steps[bool]:
         """Whether a restarted device can go on with what it has: the saved update, or what was made of it."""

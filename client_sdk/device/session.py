@@ -61,6 +61,7 @@ from client_sdk.protocol.devices import (
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem, ProblemError
 from client_sdk.secagg.actions import Primitives
+from client_sdk.secagg.errors import Refusal
 
 OVER = frozenset(
     {"late", "stale", "duplicate", "withdrawn", "not-selected", "conflict", "unknown-round", "unknown-run"}
@@ -169,6 +170,13 @@ class _Session(SecureParts):
             reason = "The round's deadline passed before this device could train."
         if reason is not None:
             return (yield from self._withdraw(assignment, reason))
+        sketch, near = b"", False
+        if assignment.secure is not None:
+            try:
+                sketch, near = yield from self.sketched(assignment, assignment.secure, offer.policy)
+            except Refusal as refused:
+                refuse = self.decline if refused.final else self._withdraw
+                return (yield from refuse(assignment, str(refused)))
         over = yield from self._started(assignment)
         if over is not None:
             return (yield from self._end("dropped", over))
@@ -192,7 +200,7 @@ class _Session(SecureParts):
         if assignment.secure is not None:
             before = self.record.work  # of this round, where what was trained for it was lost
             left = before.left if before is not None else -1
-            work = work_for(assignment, reply.body, left)
+            work = work_for(assignment, reply.body, left, sketch=sketch, near=near)
             yield from self.save(reply.body, reply.state, update_digest=digest, work=work)
             return (yield from self.take_part(assignment))
         yield from self.save(reply.body, reply.state, update_digest=digest)

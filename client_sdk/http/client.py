@@ -40,10 +40,12 @@ from client_sdk.device.actions import (
     RequestRefused,
     Save,
     Send,
+    Sketch,
+    Sketched,
     Train,
     Trained,
 )
-from client_sdk.device.contribution import ClearContribution, in_private_order
+from client_sdk.device.contribution import ClearContribution, in_private_order, sketch_for
 from client_sdk.device.enrolling import NEW
 from client_sdk.device.record import Record, Storage
 from client_sdk.device.requests import Pacing
@@ -62,7 +64,7 @@ from client_sdk.protocol.devices import Assignment, CheckIn, DeviceFacts, Policy
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError, parse_problem, problem
 from client_sdk.secagg.memory import Memory
-from client_sdk.tensors import Manifest, Tensors, from_bytes
+from client_sdk.tensors import Manifest, Tensors, canonical_digest, from_bytes
 from client_sdk.tensors.manifest import of_model
 from client_sdk.update import Seconds, Update, body_of, report_of
 
@@ -219,6 +221,8 @@ class Client(DeviceDriver):
             return self._list(action)
         if isinstance(action, Train):
             return self._train(action)
+        if isinstance(action, Sketch):
+            return self._sketched(action)
         if isinstance(action, Save):
             self._ended += action.joined is not None
         if isinstance(action, Send):
@@ -234,6 +238,13 @@ class Client(DeviceDriver):
         if isinstance(action, Fetch):
             self._fetch_s += time.monotonic() - started
         return reply
+
+    def _sketched(self, action: Sketch) -> Sketched | Failed:
+        checkpoint = self._storage.checkpoints.get(action.assignment.checkpoint.digest)
+        if checkpoint is None:
+            return Failed(LOST, self._now())
+        sketch = sketch_for(action.assignment, action.secret, checkpoint)
+        return Sketched(sketch, bytes.fromhex(canonical_digest(checkpoint)), self._now())
 
     def _train(self, action: Train) -> Trained | Failed:
         assignment = action.assignment
@@ -335,6 +346,7 @@ def _pinned(record: Record | None) -> TrustedAuthority:
 
 log = logging.getLogger("quorate.device")
 
+LOST = "The checkpoint was lost from this device's storage before training."
 LONG_AWAY = 100
 """Rounds after which a device that comes back with a state says so."""
 EXPIRE_S = 3600.0
@@ -359,7 +371,7 @@ def train(
     took. ``kept``: what the device keeps for the task's strategy; ``most_state``: how many bytes that may take.
     Interrupted where the device is to stop before the work is done."""
     if checkpoint is None:
-        return Failed("The checkpoint was lost from this device's storage before training.", now()), ""
+        return Failed(LOST, now()), ""
     assignment = action.assignment
     started = time.monotonic()
     try:

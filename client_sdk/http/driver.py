@@ -35,6 +35,7 @@ from client_sdk.device.actions import (
     Save,
     Send,
     Settle,
+    Sketch,
     Sleep,
     Train,
     Unreachable,
@@ -202,7 +203,7 @@ class DeviceDriver:
             case Sleep():
                 self._sleep(action)
                 return None
-            case FetchList() | Train():
+            case FetchList() | Sketch() | Train():
                 raise TypeError(f"{type(self).__name__} does not perform {action!r}")
             case _:
                 assert_never(action)

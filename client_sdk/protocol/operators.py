@@ -310,6 +310,12 @@ class AttemptView(Message):
     exchanges: tuple[ExchangeView, ...] = ()
 
 
+STILL_READ = (
+    "Without noise, who makes the model can shape it so that single training examples can be read out of the sum."
+)
+"""What is said wherever people may take a sum for anonymous."""
+
+
 class SecureView(Message):
     """What the coordinator saw of a secure round. It sees no single update and no device's weight."""
 

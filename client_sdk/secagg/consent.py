@@ -19,6 +19,7 @@ from client_sdk.protocol.secure import SecureBounds
 from client_sdk.secagg.errors import Refusal, SpentOnCheckpoint
 from client_sdk.secagg.header import SEED_BYTES, AttemptHeader, GraphRule, Terms
 from client_sdk.secagg.memory import Memory
+from client_sdk.secagg.nearness import distance
 
 
 class SecurePolicy(SecureBounds):
@@ -59,6 +60,10 @@ class Expected:
     codec_version: int
     codec_seed: bytes = bytes(SEED_BYTES)
     """What the plan and the round give; zeros where the codec draws nothing."""
+    sketch: bytes = b""
+    """Of that checkpoint's parameters, see ``nearness``; empty where the driver keeps no account of them."""
+    near: bool = False
+    """``Answered.near``."""
     roles: bytes = b""
     """The digest of the model's tensors and their roles, by which it trained; empty where none is a statistic."""
     revocations: RevocationList | None = None
@@ -92,6 +97,24 @@ def require_terms(terms: Terms, policy: SecurePolicy) -> None:
             f"This device wants secrecy against {policy.smallest_corrupt_millionths / 10_000:g} % who collude; "
             f"the plan counts on {rule.corrupt_millionths / 10_000:g} %."
         )
+
+
+def require_another_model(
+    terms: Terms, policy: SecurePolicy, memory: Memory, tensors: bytes, sketch: bytes, at: float
+) -> bool:
+    """Raise Refusal where this device has put updates into as many sums as its owner allows in a day, or where this
+    model is near to one of those, by its ``sketch``; it is never near to itself, of which *spent* decides. Returns
+    whether it is near and the owner allows it. Before training, and without a number: nothing that follows from the
+    data decides, so a refusal tells nothing of them."""
+    others = [model for digest, model in memory.answered.items() if digest != tensors]
+    today = [model for model in others if model.at > at - 86_400]
+    if policy.sums_a_day is not None and len(today) >= policy.sums_a_day:
+        raise Refusal(f"This device's owner lets its data into {policy.sums_a_day} sums a day, and today's are made.")
+    nearest = policy.nearest_model * terms.max_norm
+    near = any(distance(sketch, model.sketch) < nearest for model in others if sketch)
+    if near and sum(model.near for model in today) >= policy.near_repeats:
+        raise Refusal("This model is nearer to one that this device has answered than its owner allows.", final=True)
+    return near
 
 
 def require_agreed(header: AttemptHeader, expected: Expected, policy: SecurePolicy) -> None:

@@ -67,7 +67,7 @@ from client_sdk.secagg.errors import BadMessage, BadShare, Expired, Refusal, Spe
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import cut, pack
 from client_sdk.secagg.masks import MaskedInput, pair_sign, self_seed
-from client_sdk.secagg.memory import Live, Memory, Step
+from client_sdk.secagg.memory import Answered, Live, Memory, Step
 from client_sdk.secagg.quantize import ROUNDING_BYTES, largest, rounding_key
 from client_sdk.secagg.roster import (
     Advertisement,
@@ -288,7 +288,10 @@ class _Attempt:
             raise Refusal(f"{len(held)} devices shared with this one; it takes {cohort.parameters.threshold}.")
         require_fitting(self.header, self.put_in)  # after a crash the device may have trained again
         vector = masked_vector(cohort, place, secrets, delivered.places, self.put_in, tools)
-        return (yield from self._move(live, live.masked(held=held, vector=vector)))
+        after, tensors = live.masked(held=held, vector=vector), self.expected.tensors
+        model = Answered(at=self.at, near=self.expected.near, sketch=self.expected.sketch)
+        yield from self._keep(lambda newest: newest.moved(tensors, live, after).answering(tensors, model))
+        return after
 
     def _agree(self, live: Live, cohort: MaskingCohort, place: int, survivors: Survivors) -> Steps[Live]:
         """Check the list. The checkpoint is then spent, and one kind of share of each peer is left."""

@@ -5,7 +5,8 @@ digest, in whatever file and whichever run. Of a live attempt the memory holds w
 with the same bytes. When the attempt ends, or another on the same checkpoint replaces it, all of that is deleted.
 Permanent are the *spent* checkpoints, the lowest revocation counter accepted, the newest attempt of each run, and the
 learners that took part in secure rounds. So it grows: by 32 bytes for each checkpoint on which this device signed a
-list, by 44 for each on which it advertised and never signed, and by 44 for each run.
+list, by 44 for each on which it advertised and never signed, by 44 for each run, and by 305 for each of the last
+4,096 models into whose sums it has put an update.
 
 Memories are not changed: a step makes a changed copy of the newest one, under the storage's lock.
 
@@ -28,6 +29,7 @@ from client_sdk.secagg.agreement import KEY_BYTES, AgreementKey
 from client_sdk.secagg.errors import BadMessage, Superseded
 from client_sdk.secagg.graph import NONCE_BYTES
 from client_sdk.secagg.header import AttemptHeader
+from client_sdk.secagg.nearness import SKETCH_BYTES
 from client_sdk.secagg.roster import DEALING_BYTES, SELF_MASK_BYTES, AttemptSecrets
 from client_sdk.secagg.shamir import SHARE_BYTES
 from client_sdk.secagg.shares import SharePair
@@ -171,6 +173,22 @@ class Advertisements:
     """Unix seconds, device's clock."""
 
 
+MOST_ANSWERED = 4096
+"""Models that a device remembers; the oldest goes first. About 1 MB."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answered:
+    """A model into whose sum this device has put an update."""
+
+    at: float
+    """Unix seconds, device's clock."""
+    near: bool = False
+    """It was near to one before, and the owner allowed that."""
+    sketch: bytes
+    """``nearness.sketch_of`` its parameters."""
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Memory:
     """All durable state of secure rounds."""
@@ -192,6 +210,9 @@ class Memory:
     """The learners and Flower apps for which the owner lets the data go in clear. None: for all, since this device has
     agreed to no secure round yet. The first one makes it empty, for all learners and apps: the data are the same."""
 
+    answered: Mapping[bytes, Answered] = field(default_factory=dict)
+    """By checkpoint, in the order in which they were masked, the last ``MOST_ANSWERED``."""
+
     def require_seen(self, tensors: bytes, seen: Live | None) -> None:
         """Raise Superseded where the stored attempt on this checkpoint is another than ``seen``, or at another step."""
         if _mark(self.live.get(tensors)) != _mark(seen):
@@ -212,6 +233,13 @@ class Memory:
             advertisements={**self.advertisements, tensors: made},
             order={**self.order, header.run_digest: (header.round, header.attempt)},
         )
+
+    def answering(self, tensors: bytes, model: Answered) -> Memory:
+        """A copy that remembers that this device has put an update into a sum of this model. Each counts once. The same
+        object where it has no sketch, as in simulations."""
+        if not model.sketch or tensors in self.answered:
+            return self
+        return replace(self, answered=dict([*self.answered.items(), (tensors, model)][-MOST_ANSWERED:]))
 
     def is_replay(self, header: AttemptHeader) -> bool:
         """Whether an attempt of this run was begun that is as new as ``header`` or newer."""
@@ -244,9 +272,11 @@ class Memory:
         clock was set back, pauses begin anew. The same object where nothing changes."""
         left = {tensors: live for tensors, live in self.live.items() if _expiry(live) >= at}
         ahead = {digest: replace(made, last_at=at) for digest, made in self.advertisements.items() if made.last_at > at}
-        if len(left) == len(self.live) and not ahead:
+        later = {tensors: replace(model, at=at) for tensors, model in self.answered.items() if model.at > at}
+        if len(left) == len(self.live) and not ahead and not later:
             return self
-        return replace(self, live=left, advertisements={**self.advertisements, **ahead})
+        advertisements, answered = {**self.advertisements, **ahead}, {**self.answered, **later}
+        return replace(self, live=left, advertisements=advertisements, answered=answered)
 
     def masked_for(self, learner: str) -> Memory:
         """A copy in which this device has agreed to a secure round of ``learner``: what the owner said of it before
@@ -278,6 +308,10 @@ class Memory:
         out.number(len(self.order), 4)
         for run, (number, attempt) in sorted(self.order.items()):
             out.fixed(run, DIGEST_BYTES).number(number, 8).number(attempt, 4)
+        out.number(len(self.answered), 4)
+        for tensors, model in self.answered.items():
+            out.fixed(tensors, DIGEST_BYTES).float(model.at).number(int(model.near), 1)
+            out.fixed(model.sketch, SKETCH_BYTES)
         out.number(len(self.live), 4)
         for tensors, live in sorted(self.live.items(), key=itemgetter(0)):
             live.write(out.fixed(tensors, DIGEST_BYTES))
@@ -304,6 +338,12 @@ class Memory:
             read.fixed(DIGEST_BYTES): (read.number(8), read.number(4))
             for _ in range(read.count(4, DIGEST_BYTES + ORDER_BYTES))
         }
+        answered = {
+            read.fixed(DIGEST_BYTES): Answered(
+                at=read.float(), near=bool(read.number(1)), sketch=read.fixed(SKETCH_BYTES)
+            )
+            for _ in range(read.count(4, DIGEST_BYTES + 9 + SKETCH_BYTES))
+        }
         live = {read.fixed(DIGEST_BYTES): Live.read(read) for _ in range(read.count(4, DIGEST_BYTES + LEAST_BYTES))}
         read.end()
         return cls(
@@ -313,6 +353,7 @@ class Memory:
             order=order,
             live=live,
             plain=plain if joined else None,
+            answered=answered,
         )
 
 

@@ -159,6 +159,7 @@ def _document(plan: Plan, cost: RoundCost | None, unknown: str) -> dict[str, Any
 
 def _lines(plan: Plan, cost: RoundCost | None, unknown: str) -> list[str]:
     from client_sdk.protocol.names import size_text
+    from client_sdk.protocol.operators import STILL_READ
     from coordinator.runtime.insight.plan_check import longest_s, time_text
 
     cohort, rounds = plan.cohort, plan.finish.rounds
@@ -179,6 +180,8 @@ def _lines(plan: Plan, cost: RoundCost | None, unknown: str) -> list[str]:
         most, reserve = plan.secure.most_advertisers(cohort), plan.secure.reserved(cohort)
         goes_on = f"an exchange with enough of them goes on after {time_text(plan.secure.quiet)} without a message"
         lines.append(f"secure:       closes at {most} devices with keys, a reserve of {reserve}; {goes_on}")
+        lines.append(f"a sum:        {STILL_READ}")
+        lines += [f"sizes:        {said}" for said in plan.secure.said_of_sizes(plan)]
     if cost is None:
         return [*lines, f"model:        not known here: {unknown} Give --init FILE."]
     part = "" if cost.values == cost.model_values else f", of which {cost.values:,} are averaged"

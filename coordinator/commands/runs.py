@@ -87,6 +87,10 @@ def create(
             say(f"{doubt} Devices without it take no part.")
         if word:
             say(word)
+        if read.secure is not None:
+            from client_sdk.protocol.operators import STILL_READ
+
+            say(STILL_READ)
         if made.devices_spent:
             say(
                 f"{who_is_spent(made)}. The ways out: start from another checkpoint, use other devices, or advance the "
@@ -159,7 +163,9 @@ def advance(
     key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
-    """Let an exhausted run continue: commit its model moved by one unit, without contributions. Audited."""
+    """Let an exhausted run continue: commit its model moved by one unit, without contributions. Audited.
+
+    Devices that have signed on the model before it answer this one only where their owners allow near models."""
     with asking(coordinator, key_file) as client:
         view = client.advance(run, by or _login())
     done = f"Run {view.run} commits its model moved by one unit, without contributions. The audit records this."

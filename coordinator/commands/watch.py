@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_sdk.protocol.operators import DeviceState, DeviceView, ExchangeView, RoundView, SecureView
+from client_sdk.protocol.operators import STILL_READ, DeviceState, DeviceView, ExchangeView, RoundView, SecureView
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, fail, say, say_json
 from coordinator.commands.common import PAGE, asking, every_page
@@ -255,7 +255,7 @@ def seen(view: RoundView, secure: SecureView) -> str:
     return (
         f"the coordinator saw the sum of {summed} updates, its total weight {view.weight}, and which devices are in "
         f"it; it could see no single update, and no sum of fewer, as long as no more devices collude than the plan "
-        f"allows for.{gone}"
+        f"allows for.{gone} {STILL_READ}"
     )
 
 

@@ -28,6 +28,8 @@ from client_sdk.device.actions import (
     Save,
     Send,
     Settle,
+    Sketch,
+    Sketched,
     Sleep,
     Train,
     Trained,
@@ -158,6 +160,8 @@ class Device:
                 return Recalled(None, self._world.now)  # the world has settled what the client keeps
             case Keep() | Load() | FetchList() | Settle():
                 raise TypeError("this device takes part in plain rounds only")
+            case Sketch():
+                return Sketched(b"", b"", self._world.now)
             case Train():
                 self._world.begins_training(self)
                 return LATER
@@ -214,7 +218,9 @@ def _delivered(request: Request, body: Body, coordinator: Coordinator, octets: b
         return request.call(body.stored, coordinator, spool)
 
 
-NO_FLOORS = SecureBounds(fewest_examples=1, whole_passes=False, fewest_steps=1, largest_batch=1.0)
+NO_FLOORS = SecureBounds(
+    fewest_examples=1, whole_passes=False, fewest_steps=1, largest_batch=1.0, sums_a_day=None, nearest_model=0.0
+)
 """Owners of simulated devices let any work into a sum."""
 
 

@@ -125,6 +125,9 @@ _BOUNDS = {
     "whole_passes": False,
     "fewest_steps": 4,
     "largest_batch": 0.25,
+    "sums_a_day": 12,
+    "nearest_model": 0.05,
+    "near_repeats": 1,
 }
 _POLICY = {
     "learners": ["quorate:mnist-mlp"],

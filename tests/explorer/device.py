@@ -30,6 +30,8 @@ from client_sdk.device.actions import (
     Save,
     Send,
     Settle,
+    Sketch,
+    Sketched,
     Sleep,
     Train,
     Trained,
@@ -227,6 +229,9 @@ class ExplorerDevice:
                 return
             except Exception as error:
                 raise Broken("no-bug", f"the session of {self.name} raised {error!r}") from error
+            if isinstance(action, Sketch):  # the worlds' models are no models of anything
+                step = self._sending(Sketched(b"", b"", self.sender.now()))
+                continue
             if not isinstance(action, Save | Keep | Load | Recall | Settle):
                 break
             if self._dies("before save"):

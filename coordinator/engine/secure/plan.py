@@ -187,6 +187,18 @@ class Secure(Section):
         """The most devices that the profile takes."""
         return STRICT_LIMIT if self.profile == "strict" else LARGEST
 
+    def said_of_sizes(self, plan: Plan) -> Iterator[str]:
+        """What such rounds tell of how many examples single devices have, a sentence each."""
+        cohort = plan.cohort
+        if plan.aggregation.weighting == "examples":
+            yield (
+                "each round's total weight is published with who is in it, and sizes of single devices follow from "
+                'several of these: aggregation.weighting = "equal" tells none.'
+            )
+        if cohort.asks_size:
+            field = f"min_examples = {cohort.min_examples}" if cohort.min_examples > 1 else f"choose = {cohort.choose}"
+            yield f"each device says how many examples it has, since cohort.{field} goes by it."
+
     def against(self, plan: Plan) -> Iterator[str]:
         task, cohort, aggregation = plan.task, plan.cohort, plan.aggregation
         most, fewest = self.most_advertisers(cohort), self.fewest_advertisers(cohort)

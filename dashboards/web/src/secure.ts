@@ -22,6 +22,9 @@ export function missing(one: ExchangeView): string {
   return `${count(gone)} vanished, or came too late`;
 }
 
+/** What is said wherever people may take a sum for anonymous, as the command line does. */
+export const STILL_READ = "Without noise, who makes the model can shape it so that single training examples can be read out of the sum.";
+
 /** As `quorate rounds --secure` says it. */
 export function seen(round: SecureRound): string {
   const { secure } = round;
@@ -31,6 +34,6 @@ export function seen(round: SecureRound): string {
   const recovered = gone ? ` ${count(gone)} vanished before they masked, and their masks were removed from the sum.` : "";
   return (
     `The coordinator saw the sum of ${count(came(secure, "mask"))} updates, its total weight ${count(round.weight)}, and which devices are in it; ` +
-    `it could see no single update, and no sum of fewer, as long as no more devices collude than the plan allows for.${recovered}`
+    `it could see no single update, and no sum of fewer, as long as no more devices collude than the plan allows for.${recovered} ${STILL_READ}`
   );
 }

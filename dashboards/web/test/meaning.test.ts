@@ -16,6 +16,7 @@ describe("secure rounds", () => {
     expect(vanished(round.secure)).toBe(34);
     expect(seen(round)).toContain("the sum of 256 updates, its total weight 1,200");
     expect(seen(round)).toContain("34 vanished before they masked");
+    expect(seen(round)).toContain("can shape it so that single training examples can be read out of the sum");
   });
   it("say that nothing was seen before the sum is opened", () => {
     const round = secure(false, { advertise: 300, share: 290 });

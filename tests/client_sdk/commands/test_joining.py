@@ -73,6 +73,7 @@ def test_bounds_on_secure_rounds_are_sent_where_they_are_set(
         monkeypatch.setenv("QUORATE_SECURE_ONLY", "1")
         more = ["--smallest-cohort", "100", "--largest-norm", "2.5", "--largest-weight-cap", "50", "--strict-only"]
         more += ["--fewest-examples", "30", "--fewest-steps", "5", "--largest-batch", "0.25", "--part-passes"]
+        more += ["--sums-a-day", "7", "--nearest-model", "0.1", "--near-repeats", "1"]
         assert join(*mine, *more, "--most-colluding", "9", "--largest-range", "4", "--allow", LEARNER) == 0
     assert asked[0] == Policy()
     assert all(learners == {LEARNER} for learners in offered)
@@ -87,6 +88,9 @@ def test_bounds_on_secure_rounds_are_sent_where_they_are_set(
         fewest_steps=5,
         largest_batch=0.25,
         whole_passes=False,
+        sums_a_day=7,
+        nearest_model=0.1,
+        near_repeats=1,
     )
     assert asked[-1] == Policy(secure_only=True, secure=bounds, learners=(LEARNER,))
     assert len(read_history(workplace / "d1")) == 2

@@ -28,6 +28,8 @@ from client_sdk.device.actions import (
     Save,
     Send,
     Settle,
+    Sketch,
+    Sketched,
     Sleep,
     Train,
     Trained,
@@ -247,6 +249,8 @@ class Driver:
                 return None
             case Fetch():
                 return self.fetched(action) if self.fetched is not None else Fetched(self.clock)
+            case Sketch():
+                return Sketched(b"", b"", self.clock)
             case Train():
                 self.trainings += 1
                 if self.trained is not None:

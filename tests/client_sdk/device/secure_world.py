@@ -21,6 +21,8 @@ from client_sdk.device.actions import (
     RequestRefused,
     Save,
     Send,
+    Sketch,
+    Sketched,
     Sleep,
     Train,
     Trained,
@@ -77,6 +79,8 @@ class SessionPhone(Phone):
         self.world = world
         self.storage: Storage = storage if storage is not None else MemoryStorage()
         self.policy = policy
+        self.sketch = b""
+        """Of the model that it gets next."""
         self.performed: list[Action] = []
         self.sent: dict[tuple[int, int, str], set[bytes]] = {}
         """(round, attempt, stage) -> all that was sent for it: signature and body."""
@@ -201,6 +205,8 @@ class SessionPhone(Phone):
                 return self.listed(action) or ListFetched(self.world.authority.revocations, at)
             case Fetch():
                 return Fetched(at)
+            case Sketch():
+                return Sketched(self.sketch, bytes.fromhex(self.contribution().tensors), at)
             case Train():
                 self.trainings += 1
                 secure = action.assignment.secure is not None

@@ -129,6 +129,9 @@ def test_bounds_reach_the_attempt_as_they_were_set() -> None:
         "whole_passes": False,
         "fewest_steps": 3,
         "largest_batch": 0.1,
+        "sums_a_day": 9,
+        "nearest_model": 0.02,
+        "near_repeats": 2,
     }
     assert set(message) == set(SecureBounds.model_fields)
     assert secure_policy(Policy(secure=SecureBounds.model_validate(message))) == SecurePolicy(**message)

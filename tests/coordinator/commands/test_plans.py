@@ -11,6 +11,7 @@ import jsonschema
 import numpy as np
 import pytest
 
+from client_sdk.protocol.operators import STILL_READ
 from client_sdk.tensors import Manifest, read_header, to_bytes
 from coordinator.commands.initial_checkpoint import roles_for, said_roles
 from coordinator.engine.plan import Plan
@@ -71,6 +72,13 @@ def test_check_says_what_a_secure_plan_leaves_open(plan: Path, capsys: pytest.Ca
     )
     assert quorate("plan", "check", str(plan), *cohort, "--json") == 0
     assert json.loads(capsys.readouterr().out)["secure"] == {"reserve": 12, "quiet_s": 15.0}
+    assert f"a sum: {STILL_READ}" in checked()
+    total = "sizes: each round's total weight is published with who is in it"
+    assert total in checked("--set", "aggregation.weighting='examples'")
+    equal = checked("--set", "aggregation.weighting='equal'")
+    assert "sizes:" not in equal
+    asks = checked("--set", "aggregation.weighting='equal'", "--set", "cohort.min_examples=2")
+    assert "sizes: each device says how many examples it has, since cohort.min_examples = 2 goes by it." in asks
 
 
 def test_check_says_whose_examples_the_cap_cuts(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 import type { CostLine, PlanView } from "../api/types";
 import { Fact, Panel, Shape } from "../components/parts";
 import { bytes, count, duration, many, sentence } from "../format";
+import { STILL_READ } from "../secure";
 
 type Name = CostLine["name"];
 const LABELS: Readonly<Record<Name, readonly [string, string]>> = {
@@ -33,6 +34,7 @@ export function PlanCost({ checked, secure }: { checked: PlanView | null; secure
               />
             ))}
           </dl>
+          {secure && <p className="plain">{STILL_READ}</p>}
           {secure && <Spent checked={checked} />}
           <ul className="warnings">
             {(checked.warnings ?? []).map((text) => (

@@ -1,0 +1,212 @@
+"""How near, how often: into whose sums a device puts an update, and how near the models of two of these may be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_sdk.device.contribution import sketch_for
+from client_sdk.protocol.devices import Assignment, Policy
+from client_sdk.protocol.names import Route
+from client_sdk.protocol.secure import SecureRefusal
+from client_sdk.secagg.consent import SecurePolicy, require_another_model
+from client_sdk.secagg.errors import BadMessage, Refusal
+from client_sdk.secagg.header import GraphRule, Terms
+from client_sdk.secagg.memory import MOST_ANSWERED, Answered, Memory
+from client_sdk.secagg.nearness import SKETCH_BYTES, distance, sketch_of
+from client_sdk.tensors import Manifest, Tensors, from_bytes, to_bytes
+from coordinator.blobs import MemoryBlobs
+from coordinator.secure.performing import advance
+from tests.client_sdk.bounds import any_work
+from tests.client_sdk.device.secure_world import SessionPhone, finish, world_with
+from tests.client_sdk.device.test_policy import assignment
+
+SECRET, KIND = b"s" * 32, b"kind" * 2
+DAY = 86_400.0
+TERMS = Terms(q=16, max_norm=2.0, max_abs=1.0, weight_cap=1, rule=GraphRule(profile="strict"), minimum_cohort=64)
+MODEL = {"w": np.linspace(-1, 1, 5000, dtype=np.float32).reshape(50, 100), "bn.running_mean": np.ones(100, np.float32)}
+
+
+def of(*arrays: Any, kind: bytes = KIND, secret: bytes = SECRET) -> bytes:
+    return sketch_of([np.asarray(one) for one in arrays], kind, secret)
+
+
+def test_distances_are_those_of_the_models_within_the_sketch() -> None:
+    """The mean of the squares over many secrets is the square: the estimate is unbiased."""
+    rng = np.random.default_rng(1)
+    model = rng.standard_normal(70_000).astype(np.float32)
+    for moved in (rng.standard_normal(70_000) * 1e-3, np.eye(1, 70_000, 65_600).ravel() * 0.2):
+        near = (model + moved).astype(np.float32)
+        true = float(np.linalg.norm(near.astype(np.float64) - model))
+        found = [distance(of(model, secret=bytes([n]) * 32), of(near, secret=bytes([n]) * 32)) for n in range(100)]
+        assert abs(float(np.mean(np.square(found))) / true**2 - 1) < 0.08
+        assert all(0.6 * true < one < 1.4 * true for one in found)
+    assert len(of(model)) == SKETCH_BYTES
+    assert distance(of(model), of(model)) == 0
+    assert of(model[:100], model[100:]) == of(model[:100].reshape(10, 10), model[100:])
+    assert distance(of(model, kind=b"other..."), of(model)) == float("inf")
+
+
+def test_one_place_of_one_weight_is_near_and_another_secret_another_sketch() -> None:
+    model = np.linspace(-1, 1, 1000, dtype=np.float32)
+    near = model.copy()
+    near[3] = np.nextafter(near[3], np.float32(9))
+    assert distance(of(model), of(near)) < 1e-5
+    assert of(model) != of(model, secret=b"t" * 32)
+
+
+def asked(**roles: Any) -> Assignment:
+    return assignment(secure=True).changed(roles=roles)
+
+
+def test_what_moves_statistics_alone_is_near_and_other_tensors_are_another_model() -> None:
+    checkpoint = to_bytes(MODEL)
+    moved = to_bytes({**MODEL, "bn.running_mean": np.zeros(100, np.float32), "steps": np.array(7, np.int64)})
+    roles: dict[str, Any] = {"bn.running_mean": "statistic"}
+    assert sketch_for(asked(**roles), SECRET, checkpoint) == sketch_for(asked(**roles), SECRET, moved)
+    assert distance(sketch_for(asked(), SECRET, checkpoint), sketch_for(asked(), SECRET, moved)) > 5
+    renamed = to_bytes({"v": MODEL["w"]})
+    assert distance(sketch_for(asked(), SECRET, renamed), sketch_for(asked(**roles), SECRET, checkpoint)) == float(
+        "inf"
+    )
+
+
+def remembering(*models: tuple[float, bool, Any]) -> Memory:
+    memory = Memory()
+    for number, (at, near, values) in enumerate(models):
+        memory = memory.answering(bytes([number]) * 32, Answered(at=at, near=near, sketch=of(values)))
+    return memory
+
+
+def test_what_was_answered_survives_and_each_model_counts_once() -> None:
+    memory = remembering((1.5, False, [1.0]), (2.5, True, [2.0]))
+    assert Memory.parse(memory.encoded) == memory
+    assert list(Memory.parse(memory.encoded).answered) == list(memory.answered)
+    assert memory.answering(bytes(32), Answered(at=9, sketch=of([5.0]))) is memory
+    assert memory.answering(b"n" * 32, Answered(at=9, sketch=b"")) is memory
+    assert memory.swept(2.0).answered[b"\1" * 32].at == 2.0
+    assert memory.swept(3.0) is memory
+    assert memory.marks.answered == memory.answered
+    with pytest.raises(BadMessage):
+        Memory.parse(memory.encoded[:-40])
+
+
+def test_the_oldest_model_is_forgotten_first() -> None:
+    full = {number.to_bytes(32): Answered(at=number, sketch=of([1.0])) for number in range(MOST_ANSWERED)}
+    memory = Memory(answered=full).answering(b"n" * 32, Answered(at=MOST_ANSWERED, sketch=of([2.0])))
+    assert len(memory.answered) == MOST_ANSWERED
+    assert bytes(32) not in memory.answered
+    assert list(memory.answered)[-1] == b"n" * 32
+
+
+@pytest.mark.parametrize(
+    ("values", "before", "bounds", "answer"),
+    [
+        ([1.0], [], {}, False),
+        ([1.0], [(0, False, [1.0])], {}, "nearer to one"),
+        ([1.0099], [(0, False, [1.0])], {}, "nearer to one"),
+        ([1.0101], [(0, False, [1.0])], {}, False),
+        ([1.0101], [(0, False, [1.0]), (1, False, [1.02])], {}, "nearer to one"),
+        ([1.03], [(0, False, [1.0])], {"nearest_model": 0.02}, "nearer to one"),
+        ([1.0], [(0, False, [1.0])], {"nearest_model": 0.0}, False),
+        ([1.0], [(0, False, [1.0])], {"near_repeats": 1}, True),
+        ([1.0], [(0, False, [1.0]), (DAY, True, [1.0])], {"near_repeats": 1}, "nearer to one"),
+        ([1.0], [(0, True, [1.0])], {"near_repeats": 1}, True),
+        (
+            [5.0],
+            [(DAY, False, [1.0]), (DAY, False, [2.0])],
+            {"sums_a_day": 2},
+            "into 2 sums a day, and today's are made",
+        ),
+        ([5.0], [(0, False, [1.0]), (DAY, False, [2.0])], {"sums_a_day": 2}, False),
+        ([5.0], [(DAY, False, [float(n)]) for n in range(10, 110)], {}, "into 100 sums a day"),
+        ([5.0], [(DAY, False, [float(n)]) for n in range(10, 110)], {"sums_a_day": None}, False),
+    ],
+)
+def test_near_models_and_more_sums_than_a_days_are_refused(
+    values: list[float], before: Any, bounds: dict[str, Any], answer: bool | str
+) -> None:
+    """The clip is 2, and the owner asks for 0.005 of it: 0.01. What was answered at time 0 is of yesterday."""
+
+    policy = SecurePolicy(**{"nearest_model": 0.005, **bounds})
+
+    def ask() -> bool:
+        return require_another_model(TERMS, policy, remembering(*before), b"t" * 32, of(values), 1.2 * DAY)
+
+    if isinstance(answer, bool):
+        assert ask() is answer
+        return
+    with pytest.raises(Refusal, match=answer) as refused:
+        ask()
+    assert refused.value.final == ("nearer" in answer), "another day, another answer"
+
+
+def test_a_model_is_never_near_to_itself_and_without_a_sketch_nothing_is() -> None:
+    memory = remembering((0, False, [1.0]))
+    assert require_another_model(TERMS, SecurePolicy(), memory, bytes(32), of([1.0]), DAY) is False
+    assert require_another_model(TERMS, SecurePolicy(), memory, b"t" * 32, b"", DAY) is False
+
+
+# In a session.
+
+
+def careful(phone: SessionPhone, **bounds: Any) -> None:
+    phone.policy = Policy(secure=any_work(smallest_cohort=3, smallest_sigma=20, **{"nearest_model": 0.005, **bounds}))
+
+
+def test_a_device_remembers_a_model_before_its_vector_leaves_and_declines_one_that_is_near() -> None:
+    world, (phone,) = world_with(1)
+    careful(phone)
+    phone.sketch = of([1.0])
+    world.play(done=lambda _: (1, 0, "mask") in phone.sent)
+    (model,) = phone.storage.load_secure().answered.values()
+    assert (model.sketch, model.near) == (phone.sketch, False)
+    memory = phone.storage.load_secure().marks
+
+    world, (phone,) = world_with(1)
+    careful(phone)
+    phone.storage.keep(lambda _: Memory(answered={b"o" * 32: model, **memory.answered}))
+    phone.sketch = of([1.0 + 1e-6])
+    finish(world, [phone])
+    assert (phone.trainings, phone.sent) == (0, {})
+    (told,) = phone.routes(Route.SECURE_REFUSAL)
+    assert isinstance(told.message, SecureRefusal)
+    assert told.message.reason.startswith("This model is nearer to one that this device has answered")
+    assert phone.storage.history()[-1].result == "withdrawn"
+
+
+def test_an_owner_may_allow_one_near_model_a_day() -> None:
+    world, (phone,) = world_with(1)
+    careful(phone, near_repeats=1)
+    phone.storage.keep(lambda _: Memory(answered={b"o" * 32: Answered(at=world.at, sketch=of([1.0]))}))
+    phone.sketch = of([1.0 + 1e-6])
+    finish(world, [phone])
+    assert phone.history == [(1, "receipt")]
+    assert [model.near for model in phone.storage.load_secure().answered.values()] == [False, True]
+
+
+def test_more_sums_than_a_day_has_are_left_out_and_the_device_asks_again_another_day() -> None:
+    world, (phone,) = world_with(1)
+    careful(phone, sums_a_day=1)
+    phone.storage.keep(lambda _: Memory(answered={b"o" * 32: Answered(at=world.at, sketch=of([1.0]))}))
+    phone.sketch = of([5.0])
+    finish(world, [phone])
+    assert (phone.trainings, phone.routes(Route.SECURE_REFUSAL)) == (0, [])
+    assert "into 1 sums a day" in phone.storage.history()[-1].reason
+
+
+def test_advancing_an_exhausted_run_helps_with_devices_whose_owners_allow_a_near_model() -> None:
+    """It moves the model by one unit, and those that have signed refuse it as they would a lying coordinator's."""
+    blobs = MemoryBlobs()
+    model: Tensors = {"w": MODEL["w"]}
+    parent = blobs.put(to_bytes(model))
+    moved = from_bytes(blobs.open(advance(blobs, parent, Manifest.of(model))[0]).read())
+    assert any((moved[name] != model[name]).any() for name in model)
+    before, after = (sketch_for(asked(), SECRET, to_bytes(one)) for one in (model, moved))
+    memory = Memory(answered={b"o" * 32: Answered(at=0, sketch=before)})
+    with pytest.raises(Refusal, match="nearer to one"):
+        require_another_model(TERMS, SecurePolicy(), memory, b"t" * 32, after, DAY)
+    assert require_another_model(TERMS, SecurePolicy(near_repeats=1), memory, b"t" * 32, after, DAY)
+    assert not require_another_model(TERMS, SecurePolicy(), Memory(), b"t" * 32, after, DAY), "a new device"
