@@ -93,8 +93,9 @@ def create(
             say(STILL_READ)
         if made.devices_spent:
             say(
-                f"{who_is_spent(made)}. The ways out: start from another checkpoint, use other devices, or advance the "
-                f"run once it is exhausted: quorate run advance {made.run}"
+                f"{who_is_spent(made)}. The ways out: start from another checkpoint, use other devices, or, where "
+                "devices' owners allow near models, advance the run once it is exhausted: "
+                f"quorate run advance {made.run}"
             )
 
 

@@ -164,7 +164,8 @@ class Standstill:
         ways += ["a datacenter round"] if state.plan.datacenter is not None else []
         ways += [f"'quorate run unbar {state.run} DEVICE'"] if counts["barred"] else []
         if counts["spent"] or counts["declined"]:
-            ways.append(f"'quorate run advance {state.run}'" + ("" if state.exhausted else " once it is exhausted"))
+            when = "" if state.exhausted else "once it is exhausted, and "
+            ways.append(f"'quorate run advance {state.run}', {when}where devices' owners allow near models")
         return f"Others wait and are left out: {others}; the ways out: {', '.join(ways)}"
 
     def _moved_nothing(self, state: RunState) -> str:

@@ -54,8 +54,8 @@ def test_it_says_how_many_devices_are_spent_and_the_ways_out(
     assert f"Created run {RUN} from model.safetensors" in shown
     said = (
         "4 of 6 registered devices have signed on this checkpoint or have declined it, and contribute to it no more. "
-        "The ways out: start from another checkpoint, use other devices, or advance the run once it is exhausted: "
-        f"quorate run advance {RUN}"
+        "The ways out: start from another checkpoint, use other devices, or, where devices' owners allow near models, "
+        f"advance the run once it is exhausted: quorate run advance {RUN}"
     )
     assert (said in shown) == (spent > 0)
     assert ("ways out" in shown) == (spent > 0)

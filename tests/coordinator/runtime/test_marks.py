@@ -155,13 +155,16 @@ def test_repro_a_pool_of_devices_that_have_signed_looked_full_and_nothing_said_w
     world.pass_time(6)
     assert world.coordinator.operators.run(second).stalled == (
         "0 eligible devices wait; a round needs at least 3. Others wait and are left out: 4 have signed on this "
-        "checkpoint; the ways out: more devices, 'quorate run advance second' once it is exhausted"
+        "checkpoint; the ways out: more devices, 'quorate run advance second', once it is exhausted, and where "
+        "devices' owners allow near models"
     )
     world.pass_time(61)
     check_in(world)
     world.pass_time(6)
     line = world.coordinator.operators.run(second).stalled
-    assert line.endswith("the ways out: more devices, 'quorate run advance second'")
+    assert line.endswith(
+        "the ways out: more devices, 'quorate run advance second', where devices' owners allow near models"
+    )
 
 
 def test_a_device_that_declined_fast_rounds_is_drawn_for_strict_ones(world: World) -> None:

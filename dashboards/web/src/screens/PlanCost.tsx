@@ -64,7 +64,9 @@ function Spent({ checked }: { checked: PlanView }) {
       <ul className="ways">
         <li>start from another checkpoint, for example a newer version;</li>
         <li>use other devices;</li>
-        <li>start it, and advance the run once it is exhausted: an owner moves its model by one unit, without contributions.</li>
+        <li>
+          start it, and advance the run once it is exhausted: an owner moves its model by one unit, without contributions; devices whose owners allow near models take part.
+        </li>
       </ul>
     </div>
   );
