@@ -19,6 +19,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from client_sdk import codecs
 from client_sdk.chance import labelled
 from client_sdk.codecs.port import require_encodable
@@ -31,6 +34,8 @@ from client_sdk.secagg.agreement import derive
 from client_sdk.secagg.header import agreed_digest
 from client_sdk.secagg.nearness import KIND_BYTES, sketch_of
 from client_sdk.tensors import (
+    FLOATING,
+    Array,
     Float32,
     Layout,
     Manifest,
@@ -40,7 +45,9 @@ from client_sdk.tensors import (
     from_bytes,
     read_header,
     to_bytes,
+    widen,
 )
+from client_sdk.tensors.manifest import by_name, of_model
 from client_sdk.update import Update
 
 KEY = "quorate.contribution"
@@ -126,13 +133,21 @@ def in_private_order(assignment: Assignment, secret: bytes, checkpoint: bytes) -
     return assignment.changed(task=assignment.task.model_copy(update={"seed": seed}))
 
 
-def sketch_for(assignment: Assignment, secret: bytes, checkpoint: bytes) -> bytes:
-    """What the device remembers of this round's model, to know a near one again: of its parameters alone, since other
-    statistics of a normalization change next to nothing of what is trained."""
-    model, roles = from_bytes(checkpoint), assignment.roles
-    names = sorted(name for name, array in model.items() if array.dtype.kind == "f" and name not in roles)
+def sketch_for(secret: bytes, checkpoint: bytes) -> bytes:
+    """What the device remembers of a checkpoint, to know a near one again: of its parameters alone, since other
+    statistics of a normalization change next to nothing of what is trained. Which tensors are statistics is told by
+    their names in the learner's model: by the roles and the averaged tensors of a plan, which a coordinator chooses,
+    it could make the same model another one."""
+    model = of_model(from_bytes(checkpoint))
+    manifest = Manifest.of(model)
+    statistics = by_name(manifest)
+    names = sorted(name for name, spec in manifest.items() if spec.dtype in FLOATING and name not in statistics)
     kind = sha256(canonical([[name, list(model[name].shape)] for name in names])).digest()[:KIND_BYTES]
-    return sketch_of((model[name] for name in names), kind, secret)
+    return sketch_of((_as_floats(model[name]) for name in names), kind, secret)
+
+
+def _as_floats(array: Array) -> NDArray[np.floating]:
+    return array if array.dtype.kind == "f" else widen(array)  # bfloat16 is no number to numpy
 
 
 def private_seed(secret: bytes, run: str, round: int, tensors: str) -> int:

@@ -434,6 +434,7 @@ class SecureParts(SecureAttempts):
     def decline(self, assignment: Assignment, reason: str) -> Steps[str | None]:
         """This device takes part in no secure round on this checkpoint: the coordinator is told, and asks no more."""
         yield from self.save(farewell=SecureRefusal(reason=short(reason)))
+        yield from self._forget(assignment)
         return (yield from self._bid_farewell(assignment))
 
     def has_its_part(self) -> Steps[bool]:

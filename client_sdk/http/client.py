@@ -243,8 +243,12 @@ class Client(DeviceDriver):
         checkpoint = self._storage.checkpoints.get(action.assignment.checkpoint.digest)
         if checkpoint is None:
             return Failed(LOST, self._now())
-        sketch = sketch_for(action.assignment, action.secret, checkpoint)
-        return Sketched(sketch, bytes.fromhex(canonical_digest(checkpoint)), self._now())
+        try:
+            sketch, tensors = sketch_for(action.secret, checkpoint), bytes.fromhex(canonical_digest(checkpoint))
+        except Exception as error:
+            log.exception("a checkpoint cannot be read in run %s", action.assignment.run)
+            return Failed(_sentence(error), self._now())
+        return Sketched(sketch, tensors, self._now())
 
     def _train(self, action: Train) -> Trained | Failed:
         assignment = action.assignment

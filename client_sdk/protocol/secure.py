@@ -71,8 +71,9 @@ class SecureBounds(Message):
     """The largest share of the data in one batch. With a batch of all data the order of batches, which is the device's
     own secret, changes nothing, and nearly the same update comes in each round."""
     sums_a_day: int | None = Field(default=100, ge=1)
-    """The most sums in 24 hours into which this device puts an update, over all learners, runs and coordinators. Sums
-    of many rounds, with the lists of who is in them, are equations. None: any number."""
+    """The most sums in 24 hours into which this device puts an update, over all learners, runs and coordinators: the
+    masked vectors that leave it, whether a sum follows or not. Sums of many rounds, with the lists of who is in them,
+    are equations. None: any number."""
     nearest_model: float = Field(default=0.002, ge=0, le=1, allow_inf_nan=False)
     """A model that is nearer than this share of the plan's ``max_norm`` to one that this device has answered is
     refused, by the L2 distance of the parameters: two sums of nearly equal models, with one device more, would show

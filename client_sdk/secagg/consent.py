@@ -18,7 +18,7 @@ from client_sdk.credentials.certificate import RevocationList
 from client_sdk.protocol.secure import SecureBounds
 from client_sdk.secagg.errors import Refusal, SpentOnCheckpoint
 from client_sdk.secagg.header import SEED_BYTES, AttemptHeader, GraphRule, Terms
-from client_sdk.secagg.memory import Memory
+from client_sdk.secagg.memory import DAY_S, Memory
 from client_sdk.secagg.nearness import distance
 
 
@@ -102,19 +102,26 @@ def require_terms(terms: Terms, policy: SecurePolicy) -> None:
 def require_another_model(
     terms: Terms, policy: SecurePolicy, memory: Memory, tensors: bytes, sketch: bytes, at: float
 ) -> bool:
-    """Raise Refusal where this device has put updates into as many sums as its owner allows in a day, or where this
-    model is near to one of those, by its ``sketch``; it is never near to itself, of which *spent* decides. Returns
-    whether it is near and the owner allows it. Before training, and without a number: nothing that follows from the
-    data decides, so a refusal tells nothing of them."""
+    """Raise Refusal as ``require_sums_left``, or where this model is near to one into whose sum this device has put an
+    update, by its ``sketch``; it is never near to itself, of which *spent* decides. Returns whether it is near and the
+    owner allows it. Before training, and without a number: nothing that follows from the data decides, so a refusal
+    tells nothing of them."""
+    require_sums_left(policy, memory, at)
     others = [model for digest, model in memory.answered.items() if digest != tensors]
-    today = [model for model in others if model.at > at - 86_400]
-    if policy.sums_a_day is not None and len(today) >= policy.sums_a_day:
-        raise Refusal(f"This device's owner lets its data into {policy.sums_a_day} sums a day, and today's are made.")
+    today = [model for model in others if model.at > at - DAY_S]
     nearest = policy.nearest_model * terms.max_norm
     near = any(distance(sketch, model.sketch) < nearest for model in others if sketch)
     if near and sum(model.near for model in today) >= policy.near_repeats:
         raise Refusal("This model is nearer to one that this device has answered than its owner allows.", final=True)
     return near
+
+
+def require_sums_left(policy: SecurePolicy, memory: Memory, at: float) -> None:
+    """Raise Refusal where as many masked vectors as the owner allows have left this device in a day: before training,
+    and again before each attempt, since a coordinator may begin many in one round."""
+    made = sum(model.vectors for model in memory.answered.values() if model.at > at - DAY_S)
+    if policy.sums_a_day is not None and made >= policy.sums_a_day:
+        raise Refusal(f"This device's owner lets its data into {policy.sums_a_day} sums a day, and today's are made.")
 
 
 def require_agreed(header: AttemptHeader, expected: Expected, policy: SecurePolicy) -> None:
@@ -146,6 +153,7 @@ def require_consent(
     attempt begins. ``memory`` is the newest: this is asked while nobody else can change it."""
     if memory.is_spent(expected.tensors):
         raise SpentOnCheckpoint
+    require_sums_left(policy, memory, at)
     listed = _named_list(header, expected.revocations, memory)
     require_time(header, at)
     if header.expires_at > at + policy.longest_life_s:

@@ -5,7 +5,7 @@ digest, in whatever file and whichever run. Of a live attempt the memory holds w
 with the same bytes. When the attempt ends, or another on the same checkpoint replaces it, all of that is deleted.
 Permanent are the *spent* checkpoints, the lowest revocation counter accepted, the newest attempt of each run, and the
 learners that took part in secure rounds. So it grows: by 32 bytes for each checkpoint on which this device signed a
-list, by 44 for each on which it advertised and never signed, by 44 for each run, and by 305 for each of the last
+list, by 44 for each on which it advertised and never signed, by 44 for each run, and by 309 for each of the last
 4,096 models into whose sums it has put an update.
 
 Memories are not changed: a step makes a changed copy of the newest one, under the storage's lock.
@@ -173,6 +173,7 @@ class Advertisements:
     """Unix seconds, device's clock."""
 
 
+DAY_S = 86_400.0
 MOST_ANSWERED = 4096
 """Models that a device remembers; the oldest goes first. About 1 MB."""
 
@@ -182,9 +183,12 @@ class Answered:
     """A model into whose sum this device has put an update."""
 
     at: float
-    """Unix seconds, device's clock."""
+    """The last time: Unix seconds, device's clock."""
     near: bool = False
     """It was near to one before, and the owner allowed that."""
+    vectors: int = 1
+    """Masked vectors of updates on it, of those that left with less than a day between them: each may be in another
+    sum, also where this device signs no list."""
     sketch: bytes
     """``nearness.sketch_of`` its parameters."""
 
@@ -211,7 +215,7 @@ class Memory:
     agreed to no secure round yet. The first one makes it empty, for all learners and apps: the data are the same."""
 
     answered: Mapping[bytes, Answered] = field(default_factory=dict)
-    """By checkpoint, in the order in which they were masked, the last ``MOST_ANSWERED``."""
+    """By checkpoint, in the order in which they were last masked, the last ``MOST_ANSWERED``."""
 
     def require_seen(self, tensors: bytes, seen: Live | None) -> None:
         """Raise Superseded where the stored attempt on this checkpoint is another than ``seen``, or at another step."""
@@ -235,11 +239,15 @@ class Memory:
         )
 
     def answering(self, tensors: bytes, model: Answered) -> Memory:
-        """A copy that remembers that this device has put an update into a sum of this model. Each counts once. The same
-        object where it has no sketch, as in simulations."""
-        if not model.sketch or tensors in self.answered:
+        """A copy that remembers that this device has put an update into a sum of this model. The same object where it
+        has no sketch, as in simulations."""
+        if not model.sketch:
             return self
-        return replace(self, answered=dict([*self.answered.items(), (tensors, model)][-MOST_ANSWERED:]))
+        before = self.answered.get(tensors)
+        if before is not None and before.at > model.at - DAY_S:
+            model = replace(model, vectors=before.vectors + 1)
+        others = [(digest, other) for digest, other in self.answered.items() if digest != tensors]
+        return replace(self, answered=dict([*others, (tensors, model)][-MOST_ANSWERED:]))
 
     def is_replay(self, header: AttemptHeader) -> bool:
         """Whether an attempt of this run was begun that is as new as ``header`` or newer."""
@@ -311,7 +319,7 @@ class Memory:
         out.number(len(self.answered), 4)
         for tensors, model in self.answered.items():
             out.fixed(tensors, DIGEST_BYTES).float(model.at).number(int(model.near), 1)
-            out.fixed(model.sketch, SKETCH_BYTES)
+            out.number(model.vectors, 4).fixed(model.sketch, SKETCH_BYTES)
         out.number(len(self.live), 4)
         for tensors, live in sorted(self.live.items(), key=itemgetter(0)):
             live.write(out.fixed(tensors, DIGEST_BYTES))
@@ -340,9 +348,9 @@ class Memory:
         }
         answered = {
             read.fixed(DIGEST_BYTES): Answered(
-                at=read.float(), near=bool(read.number(1)), sketch=read.fixed(SKETCH_BYTES)
+                at=read.float(), near=bool(read.number(1)), vectors=read.number(4), sketch=read.fixed(SKETCH_BYTES)
             )
-            for _ in range(read.count(4, DIGEST_BYTES + 9 + SKETCH_BYTES))
+            for _ in range(read.count(4, DIGEST_BYTES + 13 + SKETCH_BYTES))
         }
         live = {read.fixed(DIGEST_BYTES): Live.read(read) for _ in range(read.count(4, DIGEST_BYTES + LEAST_BYTES))}
         read.end()

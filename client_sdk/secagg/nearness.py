@@ -35,12 +35,14 @@ def sketch_of(parameters: Iterable[NDArray[np.floating]], kind: bytes, secret: b
             drawn = stream.take(values.size)
             np.negative(values, out=values, where=(drawn & _SIGN).astype(bool))
             sums += np.bincount(drawn % _BUCKETS, weights=values, minlength=_BUCKETS)
-    return kind + sums.astype("<f4").tobytes()
+    with np.errstate(over="ignore"):  # infinity is near to all
+        return kind + sums.astype("<f4").tobytes()
 
 
 def distance(one: bytes, other: bytes) -> float:
-    """The estimated L2 distance of two models by their sketches; infinity where they have other tensors."""
+    """The estimated L2 distance of two models by their sketches; infinity where they have other tensors. 0 where a
+    sketch holds infinity or NaN, since nothing then says that the models are far from each other."""
     if one[:KIND_BYTES] != other[:KIND_BYTES]:
         return float("inf")
     a, b = (np.frombuffer(sketch[KIND_BYTES:], "<f4").astype(np.float64) for sketch in (one, other))
-    return float(np.linalg.norm(a - b))
+    return float(np.linalg.norm(a - b)) if np.isfinite(a).all() and np.isfinite(b).all() else 0.0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from client_sdk.device.contribution import sketch_for
-from client_sdk.protocol.devices import Assignment, Policy
+from client_sdk.protocol.devices import Policy
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.secure import SecureRefusal
 from client_sdk.secagg.consent import SecurePolicy, require_another_model
@@ -16,12 +16,11 @@ from client_sdk.secagg.errors import BadMessage, Refusal
 from client_sdk.secagg.header import GraphRule, Terms
 from client_sdk.secagg.memory import MOST_ANSWERED, Answered, Memory
 from client_sdk.secagg.nearness import SKETCH_BYTES, distance, sketch_of
-from client_sdk.tensors import Manifest, Tensors, from_bytes, to_bytes
+from client_sdk.tensors import Manifest, Tensors, from_bytes, narrow, to_bytes
 from coordinator.blobs import MemoryBlobs
 from coordinator.secure.performing import advance
 from tests.client_sdk.bounds import any_work
 from tests.client_sdk.device.secure_world import SessionPhone, finish, world_with
-from tests.client_sdk.device.test_policy import assignment
 
 SECRET, KIND = b"s" * 32, b"kind" * 2
 DAY = 86_400.0
@@ -57,20 +56,27 @@ def test_one_place_of_one_weight_is_near_and_another_secret_another_sketch() -> 
     assert of(model) != of(model, secret=b"t" * 32)
 
 
-def asked(**roles: Any) -> Assignment:
-    return assignment(secure=True).changed(roles=roles)
-
-
 def test_what_moves_statistics_alone_is_near_and_other_tensors_are_another_model() -> None:
-    checkpoint = to_bytes(MODEL)
-    moved = to_bytes({**MODEL, "bn.running_mean": np.zeros(100, np.float32), "steps": np.array(7, np.int64)})
-    roles: dict[str, Any] = {"bn.running_mean": "statistic"}
-    assert sketch_for(asked(**roles), SECRET, checkpoint) == sketch_for(asked(**roles), SECRET, moved)
-    assert distance(sketch_for(asked(), SECRET, checkpoint), sketch_for(asked(), SECRET, moved)) > 5
-    renamed = to_bytes({"v": MODEL["w"]})
-    assert distance(sketch_for(asked(), SECRET, renamed), sketch_for(asked(**roles), SECRET, checkpoint)) == float(
-        "inf"
-    )
+    """By the names of the tensors: roles that a coordinator says are no argument."""
+    found = sketch_for(SECRET, to_bytes(MODEL))
+    moved = {**MODEL, "bn.running_mean": np.zeros(100, np.float32), "steps": np.array(7, np.int64)}
+    assert sketch_for(SECRET, to_bytes(moved)) == found
+    assert sketch_for(SECRET, to_bytes({**MODEL, "~control/w": MODEL["w"]})) == found, "a strategy's shared tensors"
+    assert distance(sketch_for(SECRET, to_bytes({"v": MODEL["w"]})), found) == float("inf")
+
+
+@pytest.mark.parametrize("dtype", ["F16", "BF16", "F64"])
+def test_models_of_other_floats_have_distances_too(dtype: str) -> None:
+    one, other = (to_bytes({"w": narrow(values, dtype)}) for values in (MODEL["w"], MODEL["w"] + np.float32(0.5)))
+    found = distance(sketch_for(SECRET, one), sketch_for(SECRET, other))
+    assert 0.6 < found / float(np.linalg.norm(np.full(5000, 0.5))) < 1.4
+
+
+def test_what_cannot_be_measured_is_near() -> None:
+    for value in (np.float32("nan"), np.float32("inf")):
+        assert distance(of(np.array([value], np.float32)), of(np.array([1], np.float32))) == 0
+    huge = [np.full(1000, scale) for scale in (1e200, 2e200)]
+    assert distance(of(huge[0]), of(huge[1])) == 0
 
 
 def remembering(*models: tuple[float, bool, Any]) -> Memory:
@@ -80,11 +86,14 @@ def remembering(*models: tuple[float, bool, Any]) -> Memory:
     return memory
 
 
-def test_what_was_answered_survives_and_each_model_counts_once() -> None:
+def test_what_was_answered_survives_with_the_number_of_its_vectors() -> None:
     memory = remembering((1.5, False, [1.0]), (2.5, True, [2.0]))
     assert Memory.parse(memory.encoded) == memory
     assert list(Memory.parse(memory.encoded).answered) == list(memory.answered)
-    assert memory.answering(bytes(32), Answered(at=9, sketch=of([5.0]))) is memory
+    again = memory.answering(bytes(32), Answered(at=9, sketch=of([1.0]))).answered
+    assert [(model.at, model.vectors) for model in again.values()] == [(2.5, 1), (9, 2)]
+    later = memory.answering(bytes(32), Answered(at=1.5 + DAY, sketch=of([1.0]))).answered
+    assert [(model.at, model.vectors) for model in later.values()] == [(2.5, 1), (1.5 + DAY, 1)]
     assert memory.answering(b"n" * 32, Answered(at=9, sketch=b"")) is memory
     assert memory.swept(2.0).answered[b"\1" * 32].at == 2.0
     assert memory.swept(3.0) is memory
@@ -197,6 +206,16 @@ def test_more_sums_than_a_day_has_are_left_out_and_the_device_asks_again_another
     assert "into 1 sums a day" in phone.storage.history()[-1].reason
 
 
+def test_each_vector_of_one_model_counts() -> None:
+    """Of an attempt that this device leaves, others may open the sum."""
+    policy, memory = SecurePolicy(sums_a_day=2), Memory()
+    for at in (0.0, 1.0):
+        require_another_model(TERMS, policy, memory, bytes(32), of([1.0]), at)
+        memory = memory.answering(bytes(32), Answered(at=at, sketch=of([1.0])))
+    with pytest.raises(Refusal, match="into 2 sums a day"):
+        require_another_model(TERMS, policy, memory, bytes(32), of([1.0]), 2.0)
+
+
 def test_advancing_an_exhausted_run_helps_with_devices_whose_owners_allow_a_near_model() -> None:
     """It moves the model by one unit, and those that have signed refuse it as they would a lying coordinator's."""
     blobs = MemoryBlobs()
@@ -204,7 +223,7 @@ def test_advancing_an_exhausted_run_helps_with_devices_whose_owners_allow_a_near
     parent = blobs.put(to_bytes(model))
     moved = from_bytes(blobs.open(advance(blobs, parent, Manifest.of(model))[0]).read())
     assert any((moved[name] != model[name]).any() for name in model)
-    before, after = (sketch_for(asked(), SECRET, to_bytes(one)) for one in (model, moved))
+    before, after = (sketch_for(SECRET, to_bytes(one)) for one in (model, moved))
     memory = Memory(answered={b"o" * 32: Answered(at=0, sketch=before)})
     with pytest.raises(Refusal, match="nearer to one"):
         require_another_model(TERMS, SecurePolicy(), memory, b"t" * 32, after, DAY)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk.device.actions import Sleep
+from client_sdk.device.actions import Failed, Sketch, Sleep
 from client_sdk.device.states import Candidate, key_of
 from client_sdk.device.storage import FileStorage
 from client_sdk.http.client import Notice
@@ -26,6 +26,7 @@ from client_sdk.protocol.names import (
 )
 from client_sdk.tensors import from_bytes, read_header
 from client_sdk.update import Update, decode_report
+from tests.client_sdk.device.test_policy import assignment
 from tests.client_sdk.http.clients import client
 from tests.client_sdk.http.http_script import CHECKPOINT, HttpScript, script, serving, train
 
@@ -240,6 +241,15 @@ def test_wrong_checkpoint_bytes_are_fetched_once_more_and_then_the_device_withdr
     assert sum("/checkpoints/" in path for _, path, _ in server.headers) == 2
     (reason,) = coordinator.rounds[0].withdrawn
     assert reason.startswith("Twice the checkpoint was not what had been announced.")
+
+
+def test_a_checkpoint_that_is_no_model_ends_the_round_and_not_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that stopped here would stop again at each start, as long as the round is under way."""
+    with serving(script()) as server, client(server) as device:
+        monkeypatch.setattr(device._storage.checkpoints, "get", lambda digest: b"no tensors")
+        reply = device._perform(Sketch(assignment=assignment(secure=True), secret=bytes(32)))
+    assert isinstance(reply, Failed)
+    assert "this is not a safetensors file" in reply.reason
 
 
 def test_waits_are_drawn_from_their_window() -> None:

@@ -15,7 +15,8 @@ from client_sdk.secagg.actions import DeviceContribution, Keep, Transmit
 from client_sdk.secagg.consent import SecurePolicy, plain_refusal, require_terms, require_withstood, withstood
 from client_sdk.secagg.errors import BadMessage, Refusal, SpentOnCheckpoint
 from client_sdk.secagg.header import AttemptHeader, GraphRule
-from client_sdk.secagg.memory import Memory
+from client_sdk.secagg.memory import Answered, Memory
+from client_sdk.secagg.nearness import SKETCH_BYTES
 from tests.client_sdk.secagg.attempt import AUTHORITY_KEY, FOREVER, changed, digest, entropy, header, numbered_list
 from tests.client_sdk.secagg.fleet import (
     LEARNER,
@@ -35,6 +36,19 @@ RING = GraphRule(profile="fast", drop=3, corrupt_millionths=100_000, sigma=20, e
 def lone(**policy: Any) -> Member:
     members, _ = fleet(1, policy=POLICY.changed(**policy))
     return members[0]
+
+
+def test_no_attempt_begins_once_todays_sums_are_made() -> None:
+    """A coordinator may begin many attempts in one round, and others may open the sum of one that a device has left."""
+    member = lone(sums_a_day=2)
+    answered = {bytes(32): Answered(at=50, vectors=2, sketch=bytes(SKETCH_BYTES))}
+    member.disk = replace(member.memory, answered=answered).encoded
+    with pytest.raises(Refusal, match="into 2 sums a day") as refused:
+        member.start(header(dimension=5), at=100)
+    assert not refused.value.final
+    assert member.log == []
+    member.disk = replace(member.memory, answered={bytes(32): replace(answered[bytes(32)], vectors=1)}).encoded
+    assert member.start(header(dimension=5), at=100) is not None
 
 
 # The plan's terms.
