@@ -30,8 +30,9 @@ from client_sdk.http.transport import open_http
 from client_sdk.protocol.operators import RoundView
 from client_sdk.tensors import from_bytes, to_bytes
 from tests.coordinator.service.conftest import Server
-from tests.coordinator.service.nginx import free_port, nginx, nginx_program
+from tests.coordinator.service.nginx import nginx, nginx_program
 from tests.coordinator.service.test_tls import Pair, issue
+from tests.ports import free_port
 
 PATH = "/fl"
 DEVICES = 50

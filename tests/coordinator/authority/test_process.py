@@ -21,6 +21,7 @@ from client_sdk.protocol.problems import ProblemError
 from coordinator.authority.folder import opened
 from coordinator.authority.issuer import current_list
 from tests.coordinator.authority.test_commands import lines
+from tests.ports import free_port
 
 READY_S = 120.0
 
@@ -38,14 +39,6 @@ def start(folder: Path, port: int) -> subprocess.Popen[str]:
         raise AssertionError(f"the authority did not start: {process.communicate()[1]}")
     assert json.loads(line)["address"] == f"http://127.0.0.1:{port}"
     return process
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Enrolling(threading.Thread):

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import socket
 import traceback
 from collections.abc import Callable
 from typing import Any
 
 from client_sdk.learning.errors import LearningError
 from client_sdk.learning.group import Group, joined
+from tests.ports import free_port
 
 HANG_S = 60.0
 IMPORTED = ["torch.distributed.checkpoint", "client_sdk.learning.group_trainer", "coordinator.datacenter.training"]
@@ -40,13 +40,6 @@ def together(world: int, work: Callable[..., Any], *arguments: Any, hang_s: floa
             process.join(timeout=10)
             process.kill()
     return [found[rank] for rank in range(world)]
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 def attempt(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:

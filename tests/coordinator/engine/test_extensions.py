@@ -186,7 +186,16 @@ def test_what_a_plan_leaves_out_stays_what_it_was() -> None:
         "fedrep": {"head_epochs": 1},
         "error-feedback": {"momentum": 0},
         "power-of-choice": {"factor": 2},
-        "oort": {"explore": 0.9, "decay": 0.98, "least": 0.2, "preferred": 0.3, "alpha": 2, "cutoff": 0.95},
+        "oort": {
+            "explore": 0.9,
+            "decay": 0.98,
+            "least": 0.2,
+            "preferred": 0.3,
+            "alpha": 2,
+            "cutoff": 0.95,
+            "pace": 0,
+            "window": 20,
+        },
     }
     entries: dict[str, Any] = {**RULES, **STRATEGIES, **SELECTIONS}
     found = {name: {key: one.default for key, one in entry.parameters.items()} for name, entry in entries.items()}

@@ -34,11 +34,6 @@ def nginx_program() -> str | None:
     return shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
-
-
 @contextmanager
 def nginx(folder: Path, *, port: int, upstream: int, path: str, cert: Path, key: Path) -> Iterator[None]:
     """Runs nginx until the block ends. The site is that of ``deploy``, with these ports, this path and these files."""

@@ -26,9 +26,10 @@ from client_sdk.update import Update
 from tests.coordinator.service.authorities import AuthorityProcess
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.devices import Given, model_bytes, plan
-from tests.coordinator.service.nginx import free_port, nginx, nginx_program
+from tests.coordinator.service.nginx import nginx, nginx_program
 from tests.coordinator.service.raw import ask, head
 from tests.coordinator.service.test_tls import Pair, issue
+from tests.ports import free_port
 
 PATH = "/fl"
 pytestmark = [
