@@ -336,6 +336,11 @@ class SecureView(Message):
     earlier: tuple[AttemptView, ...] = ()
     """The attempts before the last one, in order."""
 
+    @property
+    def masked(self) -> int:
+        """Devices whose masked vector came."""
+        return next((one.came for one in self.exchanges if one.exchange == "mask"), 0)
+
 
 class RoundView(Message):
     """One round as operators see it."""
@@ -365,7 +370,7 @@ class RoundView(Message):
     """Bytes of accepted updates."""
     weight: int = 0
     """Total weight of the counted updates; in parts of an example where the plan counts partial work by the examples
-    seen."""
+    seen. Of a secure round with weights by examples it is rounded: devices' sizes would follow from exact ones."""
     version: int | None = None
     digest: Digest | None = None
     metrics: dict[str, float] = Field(default_factory=dict)
@@ -395,7 +400,7 @@ class RoundView(Message):
             return 0
         if self.secure is None:
             return self.funnel.reported
-        return next((one.came for one in self.secure.exchanges if one.exchange == "mask"), 0)
+        return self.secure.masked
 
 
 class CheckpointView(Message):

@@ -113,7 +113,12 @@ def missed_of(row: RoundRow) -> int:
 
 
 def round_view(
-    reader: Reader, row: RoundRow, state: RunState | None, authorities: Sequence[AuthorityRow] | None = None
+    reader: Reader,
+    row: RoundRow,
+    state: RunState | None,
+    authorities: Sequence[AuthorityRow] | None = None,
+    *,
+    exact: bool = False,
 ) -> RoundView:
     """Returns the view of a round; for the round under way, with its current state. ``state`` None: from the row
     alone. ``authorities``: where they were read before."""
@@ -130,7 +135,7 @@ def round_view(
     funnel = funnel.model_copy(
         update={"late": late, "refused": refused, "dropped": missing if closed and row.kind != "buffered" else 0}
     )
-    return RoundView(
+    view = RoundView(
         round=row.round,
         attempt=row.attempt,
         kind=cast("Any", row.kind),
@@ -155,6 +160,24 @@ def round_view(
         staleness=tuple(body.get("staleness", ())),
         treatment=_treatment(row.kind, body, first.values(), refusals) if of_devices else None,
     )
+    if exact or view.secure is None:
+        return view
+    return view.model_copy(update={"weight": rounded_total(view.weight, view.secure.masked)})
+
+
+def rounded_total(weight: int, devices: int) -> int:
+    """The total weight of a secure round as the API shows it: in whole multiples of the least power of ten that is no
+    less than what its devices weigh on average. Exact totals of several rounds, with who is in each, are linear
+    equations whose solution is every device's number of examples. The total of equal weights, which is the number of
+    devices, stays as it is.
+
+    It is no secret: whoever may read checkpoints can find the exact total of weights by examples, since a round's step
+    is whole multiples of a number that depends on it alone. Equal weights are what protects sizes.
+    """
+    unit = 1
+    while unit * max(1, devices) < weight:
+        unit *= 10
+    return (weight + unit // 2) // unit * unit
 
 
 def _treatment(
@@ -193,8 +216,11 @@ def metric_view(row: MetricRow) -> MetricView:
 
 
 def event_view(row: EventRow, *, secure: bool = False) -> EventView:
-    """``secure``: the run has secure rounds."""
+    """``secure``: the run has secure rounds. Their total weights stand in the views of rounds, see
+    ``rounded_total``."""
     body = row.body
+    if secure:
+        body = {name: value for name, value in body.items() if name != "weight"}
     if secure and "cohort" in body:
         body = {**body, "cohort": [device for device, _ in cast("list[list[Any]]", body["cohort"])]}
     if secure and "device" in body:

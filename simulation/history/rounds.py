@@ -118,7 +118,7 @@ def _views(reader: Reader, run: str, now: RunState) -> Iterator[RoundView]:
     after = 0
     while page := reader.rounds(run, after):
         for row in page:
-            yield views.round_view(reader, row, now)
+            yield views.round_view(reader, row, now, exact=True)
         after = page[-1].round
 
 
