@@ -71,6 +71,14 @@ class Trainer(Protocol):
 
 
 @runtime_checkable
+class RolesTrainer(Trainer, Protocol):
+    """The port of a device that can say which tensors its learners call statistics."""
+
+    def roles(self, learner: str, model: Manifest) -> Roles | None:
+        """See ``roles_of``."""
+
+
+@runtime_checkable
 class StrategyTrainer(Trainer, Protocol):
     """The port of a device that takes part in runs whose strategy has a device's half."""
 
@@ -245,6 +253,10 @@ class LearnerTrainer:
             learner, checkpoint, self._data, assignment.task, device=device, round=assignment.round, deadline=deadline,
             seeds=self._seeds,
         )  # fmt: skip
+
+    def roles(self, learner: str, model: Manifest) -> Roles | None:
+        """See ``RolesTrainer``."""
+        return roles_of(self.catalogue.load(learner), model)
 
     @property
     def strategies(self) -> Mapping[str, str]:

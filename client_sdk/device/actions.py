@@ -145,10 +145,10 @@ class Train:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sketch:
-    """Sketch the checkpoint that was fetched last (``contribution.sketch_for``), before a secure round."""
+    """Sketch the checkpoint that was fetched last (``contribution.sketch_for``), before a secure round, by the secret
+    of the memory of secure rounds (``Memory.sketching``)."""
 
     assignment: Assignment
-    secret: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ secret, for rounding and for the order of batches, is drawn once and not derived
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -133,14 +134,16 @@ def in_private_order(assignment: Assignment, secret: bytes, checkpoint: bytes) -
     return assignment.changed(task=assignment.task.model_copy(update={"seed": seed}))
 
 
-def sketch_for(secret: bytes, checkpoint: bytes) -> bytes:
+def sketch_for(
+    secret: bytes, checkpoint: bytes, said: Callable[[Manifest], Collection[str]] = lambda model: ()
+) -> bytes:
     """What the device remembers of a checkpoint, to know a near one again: of its parameters alone, since other
     statistics of a normalization change next to nothing of what is trained. Which tensors are statistics is told by
-    their names in the learner's model: by the roles and the averaged tensors of a plan, which a coordinator chooses,
-    it could make the same model another one."""
+    their names in the learner's model, and by the learner, of which ``said`` gives those that it names: by the roles
+    and the averaged tensors of a plan, which a coordinator chooses, it could make the same model another one."""
     model = of_model(from_bytes(checkpoint))
     manifest = Manifest.of(model)
-    statistics = by_name(manifest)
+    statistics = {*by_name(manifest), *said(manifest)}
     names = sorted(name for name, spec in manifest.items() if spec.dtype in FLOATING and name not in statistics)
     kind = sha256(canonical([[name, list(model[name].shape)] for name in names])).digest()[:KIND_BYTES]
     return sketch_of((_as_floats(model[name]) for name in names), kind, secret)

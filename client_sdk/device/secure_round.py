@@ -241,7 +241,7 @@ class SecureAttempts(RoundEnds):
                 reply = ServerAnswer(self.now, content)
 
     def secret(self) -> Steps[bytes]:
-        """The device's secret for secure rounds, which is saved before it is used."""
+        """The device's secret for rounding and order in secure rounds, which is saved before it is used."""
         if not self.record.secret:
             yield from self.save(secret=self._entropy(ROUNDING_BYTES).hex())
         return bytes.fromhex(self.record.secret)
@@ -249,7 +249,7 @@ class SecureAttempts(RoundEnds):
     def sketched(self, assignment: Assignment, secure: SecureTask, policy: Policy) -> Steps[tuple[bytes, bool]]:
         """The sketch of this round's model, and whether it is near to one before and the owner allows that. Refusal:
         this device puts no update into its sum."""
-        reply = self.observe((yield Sketch(assignment=assignment, secret=(yield from self.secret()))))
+        reply = self.observe((yield Sketch(assignment=assignment)))
         if isinstance(reply, Failed):
             raise Refusal(reply.reason)
         if not isinstance(reply, Sketched):

@@ -19,7 +19,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from threading import Event
 
@@ -59,11 +59,11 @@ from client_sdk.http.driver import Notice as Notice
 from client_sdk.http.exchange import exchanged, headers
 from client_sdk.http.transport import Interrupted, in_short
 from client_sdk.identity import Signer
-from client_sdk.learners import StrategyTrainer, Trainer
+from client_sdk.learners import RolesTrainer, StrategyTrainer, Trainer
 from client_sdk.protocol.devices import Assignment, CheckIn, DeviceFacts, Policy, Wait
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError, parse_problem, problem
-from client_sdk.secagg.memory import Memory
+from client_sdk.secagg.memory import SKETCH_SECRET_BYTES, Memory
 from client_sdk.tensors import Manifest, Tensors, canonical_digest, from_bytes
 from client_sdk.tensors.manifest import of_model
 from client_sdk.update import Seconds, Update, body_of, report_of
@@ -243,12 +243,20 @@ class Client(DeviceDriver):
         checkpoint = self._storage.checkpoints.get(action.assignment.checkpoint.digest)
         if checkpoint is None:
             return Failed(LOST, self._now())
+        drawn = os.urandom(SKETCH_SECRET_BYTES)
+        secret = self._storage.keep(lambda newest: newest.sketching(drawn)).sketch_secret
         try:
-            sketch, tensors = sketch_for(action.secret, checkpoint), bytes.fromhex(canonical_digest(checkpoint))
+            sketch = sketch_for(secret, checkpoint, lambda model: self._statistics(action.assignment, model))
+            tensors = bytes.fromhex(canonical_digest(checkpoint))
         except Exception as error:
             log.exception("a checkpoint cannot be read in run %s", action.assignment.run)
             return Failed(_sentence(error), self._now())
         return Sketched(sketch, tensors, self._now())
+
+    def _statistics(self, assignment: Assignment, model: Manifest) -> Collection[str]:
+        """The tensors that the learner itself calls statistics."""
+        said = self._trainer.roles(assignment.task.learner, model) if isinstance(self._trainer, RolesTrainer) else None
+        return () if said is None else said.keys()
 
     def _train(self, action: Train) -> Trained | Failed:
         assignment = action.assignment

@@ -34,7 +34,7 @@ from torch import nn
 from client_sdk.chance import derive_seed
 from client_sdk.data import held_out_part, training_part
 from client_sdk.isolation import seeded
-from client_sdk.learners import Catalogue, LearnerError, LearnerTrainer, require_roles
+from client_sdk.learners import Catalogue, LearnerError, LearnerTrainer, require_roles, roles_of
 from client_sdk.learning.budget import TimeLimit
 from client_sdk.learning.data import TensorExamples
 from client_sdk.learning.errors import OutOfTime
@@ -45,7 +45,7 @@ from client_sdk.learning.local_sgd import LocalResult, OptimizerFactory, PlainSG
 from client_sdk.learning.measures import Measurement
 from client_sdk.learning.sync_sgd import GlobalGradient, for_group
 from client_sdk.protocol.devices import Assignment, Task, Work
-from client_sdk.tensors import Tensors, from_bytes, to_bytes
+from client_sdk.tensors import Manifest, Roles, Tensors, from_bytes, to_bytes
 from client_sdk.update import Update
 
 log = logging.getLogger("quorate.group")
@@ -79,6 +79,10 @@ class GroupTrainer:
     @property
     def examples(self) -> int:
         return LearnerTrainer(self.catalogue, self.data).examples
+
+    def roles(self, learner: str, model: Manifest) -> Roles | None:
+        """See ``RolesTrainer``."""
+        return roles_of(self.catalogue.load(learner), model)
 
     def train(self, assignment: Assignment, checkpoint: Tensors, device: str, deadline: Callable[[], float]) -> Update:
         """Trains on all ranks; parameters and result are those of ``Trainer.train``. Raises GroupLost, once

@@ -6,7 +6,7 @@ with the same bytes. When the attempt ends, or another on the same checkpoint re
 Permanent are the *spent* checkpoints, the lowest revocation counter accepted, the newest attempt of each run, and the
 learners that took part in secure rounds. So it grows: by 32 bytes for each checkpoint on which this device signed a
 list, by 44 for each on which it advertised and never signed, by 44 for each run, and by 309 for each of the last
-4,096 models into whose sums it has put an update.
+4,096 models into whose sums it has put an update. It stays when the device leaves.
 
 Memories are not changed: a step makes a changed copy of the newest one, under the storage's lock.
 
@@ -159,7 +159,7 @@ class Live:
 
 
 KIND = 64
-FORMAT = 4
+FORMAT = 5
 ORDER_BYTES = 12
 """Round (8 bytes) and attempt (4 bytes)."""
 
@@ -174,6 +174,7 @@ class Advertisements:
 
 
 DAY_S = 86_400.0
+SKETCH_SECRET_BYTES = 32
 MOST_ANSWERED = 4096
 """Models that a device remembers; the oldest goes first. About 1 MB."""
 
@@ -214,6 +215,9 @@ class Memory:
     """The learners and Flower apps for which the owner lets the data go in clear. None: for all, since this device has
     agreed to no secure round yet. The first one makes it empty, for all learners and apps: the data are the same."""
 
+    sketch_secret: bytes = b""
+    """``SKETCH_SECRET_BYTES`` by which models are sketched; empty before the first. It is never drawn anew, also where
+    the device leaves and enrols again: sketches by another secret are near to none."""
     answered: Mapping[bytes, Answered] = field(default_factory=dict)
     """By checkpoint, in the order in which they were last masked, the last ``MOST_ANSWERED``."""
 
@@ -237,6 +241,10 @@ class Memory:
             advertisements={**self.advertisements, tensors: made},
             order={**self.order, header.run_digest: (header.round, header.attempt)},
         )
+
+    def sketching(self, secret: bytes) -> Memory:
+        """A copy with this secret for sketches; the same object where it has one."""
+        return self if self.sketch_secret else replace(self, sketch_secret=secret)
 
     def answering(self, tensors: bytes, model: Answered) -> Memory:
         """A copy that remembers that this device has put an update into a sum of this model. The same object where it
@@ -297,7 +305,8 @@ class Memory:
 
     @property
     def marks(self) -> Memory:
-        """A copy without any live attempt, so without any secret: what was signed, tried, seen and agreed to."""
+        """A copy without any live attempt, so without any secret but that of sketches: what was signed, tried, seen and
+        agreed to."""
         return replace(self, live={})
 
     @property
@@ -316,6 +325,7 @@ class Memory:
         out.number(len(self.order), 4)
         for run, (number, attempt) in sorted(self.order.items()):
             out.fixed(run, DIGEST_BYTES).number(number, 8).number(attempt, 4)
+        out.number(len(self.sketch_secret), 1).fixed(self.sketch_secret, len(self.sketch_secret))
         out.number(len(self.answered), 4)
         for tensors, model in self.answered.items():
             out.fixed(tensors, DIGEST_BYTES).float(model.at).number(int(model.near), 1)
@@ -346,6 +356,9 @@ class Memory:
             read.fixed(DIGEST_BYTES): (read.number(8), read.number(4))
             for _ in range(read.count(4, DIGEST_BYTES + ORDER_BYTES))
         }
+        sketch_secret = read.fixed(read.count(1, 1))
+        if len(sketch_secret) not in (0, SKETCH_SECRET_BYTES):
+            read.refuse("its secret for sketches has another length")
         answered = {
             read.fixed(DIGEST_BYTES): Answered(
                 at=read.float(), near=bool(read.number(1)), vectors=read.number(4), sketch=read.fixed(SKETCH_BYTES)
@@ -361,6 +374,7 @@ class Memory:
             order=order,
             live=live,
             plain=plain if joined else None,
+            sketch_secret=sketch_secret,
             answered=answered,
         )
 

@@ -22,7 +22,7 @@ from client_sdk.learners import Catalogue, LearnerTrainer
 from client_sdk.protocol.devices import Assignment
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.secure import Stage
-from client_sdk.tensors import Tensors
+from client_sdk.tensors import Manifest, Roles, Tensors
 from client_sdk.update import Update
 
 # ------------------------------------------------------------ habits
@@ -212,6 +212,9 @@ class FleetTrainer:
     @property
     def examples(self) -> int:
         return self._inner.examples
+
+    def roles(self, learner: str, model: Manifest) -> Roles | None:
+        return self._inner.roles(learner, model)
 
     @property
     def strategies(self) -> Mapping[str, str]:

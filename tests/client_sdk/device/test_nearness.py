@@ -98,6 +98,11 @@ def test_what_was_answered_survives_with_the_number_of_its_vectors() -> None:
     assert memory.swept(2.0).answered[b"\1" * 32].at == 2.0
     assert memory.swept(3.0) is memory
     assert memory.marks.answered == memory.answered
+    secret = memory.sketching(SECRET)
+    assert secret.marks.sketch_secret == Memory.parse(secret.encoded).sketch_secret == SECRET
+    assert secret.sketching(bytes(32)) is secret
+    with pytest.raises(BadMessage, match="secret for sketches"):
+        Memory.parse(memory.sketching(b"short").encoded)
     with pytest.raises(BadMessage):
         Memory.parse(memory.encoded[:-40])
 

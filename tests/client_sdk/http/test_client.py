@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk.device.actions import Failed, Sketch, Sleep
+from client_sdk.device.actions import Failed, Sketch, Sketched, Sleep
 from client_sdk.device.states import Candidate, key_of
 from client_sdk.device.storage import FileStorage
 from client_sdk.http.client import Notice
-from client_sdk.protocol.devices import Policy, Task, TaskStrategy
+from client_sdk.protocol.devices import CheckpointRef, Policy, Task, TaskStrategy
 from client_sdk.protocol.names import (
     DIGEST_HEADER,
     PROTOCOL_HEADER,
@@ -24,11 +24,12 @@ from client_sdk.protocol.names import (
     TENSORS_MEDIA_TYPE,
     content_digest,
 )
-from client_sdk.tensors import from_bytes, read_header
+from client_sdk.secagg.nearness import distance
+from client_sdk.tensors import from_bytes, read_header, to_bytes
 from client_sdk.update import Update, decode_report
 from tests.client_sdk.device.test_policy import assignment
 from tests.client_sdk.http.clients import client
-from tests.client_sdk.http.http_script import CHECKPOINT, HttpScript, script, serving, train
+from tests.client_sdk.http.http_script import CHECKPOINT, LEARNER, HttpScript, script, serving, train
 
 
 def test_two_rounds_over_http(tmp_path: Path) -> None:
@@ -247,9 +248,49 @@ def test_a_checkpoint_that_is_no_model_ends_the_round_and_not_the_program(monkey
     """A device that stopped here would stop again at each start, as long as the round is under way."""
     with serving(script()) as server, client(server) as device:
         monkeypatch.setattr(device._storage.checkpoints, "get", lambda digest: b"no tensors")
-        reply = device._perform(Sketch(assignment=assignment(secure=True), secret=bytes(32)))
+        reply = device._perform(Sketch(assignment=assignment(secure=True)))
     assert isinstance(reply, Failed)
     assert "this is not a safetensors file" in reply.reason
+
+
+class Counts:
+    """A learner that calls a tensor a statistic whose name does not say it."""
+
+    def train(self, model: Any, data: Any, task: Task) -> Update:
+        return train(model, data, task)
+
+    def roles(self) -> dict[str, str]:
+        return {"seen": "statistic"}
+
+
+def sketched(storage: Any, learner: Any, **changes: Any) -> bytes:
+    """What a new program of the device sketches of the model after these changes."""
+    body = to_bytes({"w": np.ones(6, np.float32), "seen": np.ones(6, np.float32), **changes})
+    ref = CheckpointRef(version=0, digest=hashlib.sha256(body).hexdigest(), bytes=len(body))
+    with serving(script()) as server, client(server, storage, learner=learner) as device:
+        with storage.checkpoints.download(ref) as file:
+            file.write(body)
+        about = assignment(secure=True, learner=LEARNER).changed(checkpoint=ref)
+        reply = device._perform(Sketch(assignment=about))
+    assert isinstance(reply, Sketched), reply
+    return reply.sketch
+
+
+def test_a_device_that_left_and_enrolled_again_knows_which_models_are_near(tmp_path: Path) -> None:
+    with FileStorage(tmp_path) as storage:
+        before = sketched(storage, train)
+        storage.forget()
+        after = sketched(storage, train, w=np.full(6, 1.001, np.float32))
+        assert 0 < distance(before, after) < 0.01
+    with FileStorage(tmp_path / "another") as storage:
+        assert distance(before, sketched(storage, train)) > 0.1, "by a secret of its own"
+
+
+def test_what_the_learner_calls_a_statistic_makes_no_model_look_far(tmp_path: Path) -> None:
+    far = np.full(6, 1e3, np.float32)
+    with FileStorage(tmp_path) as storage:
+        assert sketched(storage, Counts()) == sketched(storage, Counts(), seen=far)
+        assert distance(sketched(storage, train), sketched(storage, train, seen=far)) > 100, "a function says nothing"
 
 
 def test_waits_are_drawn_from_their_window() -> None:
