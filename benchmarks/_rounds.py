@@ -26,7 +26,7 @@ MANY = 1_000_000
 
 
 SECURE = {
-    "aggregation": {"partial": "refuse"},
+    "aggregation": {"weighting": "examples", "partial": "refuse"},
     "secure": {"max_norm": 10.0, "max_abs": 0.1, "weight_cap": 1000, "minimum_cohort": 3},
 }
 """What a plan has besides whose rounds are secure."""

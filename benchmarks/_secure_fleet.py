@@ -196,7 +196,7 @@ class Fleet:
             "name": "secure",
             "task": {"learner": SECURE},
             "cohort": {"select": n, "goal": n, "quorum": 0.5, "select_s": 600, "collect_s": 600},
-            "aggregation": {"partial": "refuse", "weight_cap": WEIGHT_CAP},
+            "aggregation": {"weighting": "examples", "partial": "refuse", "weight_cap": WEIGHT_CAP},
             "finish": {"rounds": rounds},
             "secure": {
                 "max_norm": 10.0,

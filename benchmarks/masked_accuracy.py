@@ -77,7 +77,7 @@ def played(learner: Any, clients: Clients, test: Any, seed: int, rounds: int, wa
         "name": "masked",
         "task": {"epochs": 1, "batch_size": 10, "learning_rate": 0.1, "seed": seed},
         "cohort": {"select": COHORT, "goal": COHORT, "quorum": 1.0, "collect_s": 600.0},
-        "aggregation": {"weight_cap": CAP, "partial": "refuse"},
+        "aggregation": {"weighting": "examples", "weight_cap": CAP, "partial": "refuse"},
         "finish": {"rounds": rounds},
     }
     if way is not None:

@@ -156,7 +156,7 @@ class Cohort(Section):
 
     def against(self, plan: Plan) -> Iterator[str]:
         proportional = self.choose in SELECTIONS and SELECTIONS[self.choose].proportional
-        if proportional and plan.aggregation.weighting == "examples":
+        if proportional and plan.weighting == "examples":
             yield (
                 f'choose = "{self.choose}" with weighting = "examples" counts the size of a device twice: '
                 'set weighting = "equal"'
@@ -320,6 +320,11 @@ class Plan(Section):
         return self.cohort.quorum_count if self.secure is None else self.secure.fewest_advertisers(self.cohort)
 
     @property
+    def weighting(self) -> Literal["examples", "equal"]:
+        """What an update of this plan's rounds with devices weighs."""
+        return self.aggregation.weighs(secure=self.secure is not None)
+
+    @property
     def terms(self) -> Terms | None:
         """What secure rounds of this plan are held to; None: its rounds with devices are plain."""
         return None if self.secure is None else self.secure.terms(self.aggregation)
@@ -347,7 +352,7 @@ class Plan(Section):
         """What a device of a secure round is taken to weigh where nobody says: the cap; but where the plan leaves that
         at its default, which says nothing of devices, as much as one batch."""
         cap, default = self.aggregation.weight_cap, Aggregation.model_fields["weight_cap"].default
-        if self.secure is not None and (self.secure.weight_cap is not None or self.aggregation.weighting == "equal"):
+        if self.secure is not None and (self.secure.weight_cap is not None or self.weighting == "equal"):
             return float(self.secure.cap(self.aggregation))
         return float(cap if cap != default else min(cap, max(_BATCH, self.task.batch_size, self.cohort.min_examples)))
 

@@ -395,7 +395,7 @@ class DeviceRequests:
 def _terms(state: RunState) -> SecureTask | None:
     """The plan's terms of secure rounds; None: it has plain ones."""
     terms = state.terms
-    return None if terms is None else task_of(terms, weighting=state.plan.aggregation.weighting)
+    return None if terms is None else task_of(terms, weighting=state.plan.weighting)
 
 
 def _reported(arrived: ArrivedUpdate, at: float) -> ev.Reported:

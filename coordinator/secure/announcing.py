@@ -91,7 +91,7 @@ def announce(
         round=state.current.number,
         attempt=state.current.attempt,
         model=bytes.fromhex(state.checkpoint),
-        plan=agreed_digest(digest, task, plan.aggregation.weighting, state.roles_digest),
+        plan=agreed_digest(digest, task, plan.weighting, state.roles_digest),
         dimension=codecs.linear(plan.task.codec).count(layout.parameters.elements),
         codec=codec,
         codec_version=int(version),

@@ -174,7 +174,7 @@ def recipe_of(plan: Plan) -> LoopRecipe:
     for name, used in lacking.items():
         if used:
             raise ValueError(f"The bare loop does not support {name}: leave it out of the plan to compare.")
-    equal, cap = rule.weighting == "equal", rule.weight_cap
+    equal, cap = plan.weighting == "equal", rule.weight_cap
     return LoopRecipe(
         model=learner.model,
         loss=learner.loss,

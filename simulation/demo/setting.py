@@ -19,8 +19,6 @@ MAX_NORM = 6.0
 MAX_ABS = 1.0
 """Of ``quorate:mnist-mlp`` with these settings: in 18 rounds of 120 devices each, 0.3 % of the updates had a larger
 norm, and 0.3 % a larger coordinate."""
-WEIGHT_CAP = 1000
-"""The largest device has 600 examples."""
 SMALLEST_COHORT = 64
 """The SDK's bound: devices hide among so many."""
 
@@ -126,7 +124,6 @@ class Setting:
             *(fast if roster > STRICT_LIMIT else []),
             (f"max_norm = {MAX_NORM}", "L2 norm to which an update is scaled down"),
             (f"max_abs = {MAX_ABS}", "range of a coordinate, in 16 bits"),
-            (f"weight_cap = {WEIGHT_CAP}", "the most examples that one device counts for"),
             (f"minimum_cohort = {self.smallest_cohort}", "devices among which each one hides, at least"),
             (f"exchange_s = {EXCHANGE_S}", "seconds that an exchange lasts at most"),
             (f"quiet_s = {QUIET_S}", "seconds without a message after which it goes on, with enough devices"),

@@ -389,7 +389,7 @@ def _with_roles_of_shared(
 
 def _usual(plan: Plan, clients: Clients) -> float | None:
     """What a client weighs on average in secure rounds; None where that is not at hand."""
-    if plan.secure is None or plan.aggregation.weighting != "examples" or not clients.holdings.at_hand:
+    if plan.secure is None or plan.weighting != "examples" or not clients.holdings.at_hand:
         return None
     return float(np.minimum(clients.sizes, plan.secure.cap(plan.aggregation)).mean())
 

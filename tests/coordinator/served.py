@@ -84,7 +84,7 @@ class Served(World):
         """A strict run of all devices, created as an operator creates it. Its id."""
         n = self.size
         cohort = {"select": n, "goal": n, "quorum": 0.5, "select_s": 10, "collect_s": 60}
-        aggregation = {"partial": "refuse", **sections.pop("aggregation", {})}
+        aggregation = {"weighting": "examples", "partial": "refuse", **sections.pop("aggregation", {})}
         plan = {
             "secure": SECTION,
             "aggregation": aggregation,

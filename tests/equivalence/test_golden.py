@@ -403,7 +403,7 @@ PLANS: dict[str, dict[str, Any]] = {
         "name": "strict", "task": {"learner": "a:b"}, "secure": {"max_norm": 1.0, "max_abs": 0.25},
     },
     "fast": {
-        "name": "fast", "task": {"learner": "a:b"},
+        "name": "fast", "task": {"learner": "a:b"}, "aggregation": {"weighting": "examples"},
         "secure": {
             "profile": "fast", "drop": 20, "corrupt": 0.05, "sigma": 64, "eta": 30, "q": 16, "max_norm": 1.0,
             "max_abs": 0.25, "weight_cap": 500, "minimum_cohort": 128, "reserve": 10,

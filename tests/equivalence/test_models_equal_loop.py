@@ -361,7 +361,7 @@ def test_secure_rounds_equal_the_loop_within_their_rounding(
     monkeypatch.setattr(secure_world, "private_seed", lambda *about: SEED)
     q, most, cap = 20, 4.0, max(SIZES)
     secure = {"max_norm": 100.0, "max_abs": most, "q": q, "weight_cap": cap, "minimum_cohort": 3}
-    asked = plan(chosen, RULES[rule], secure=secure)
+    asked = plan(chosen, {"weighting": "examples", **RULES[rule]}, secure=secure)
     line = checkpoints(simulate(asked, chosen.learner, data(), secure="quantized", progress=False))
     deviation = np.sqrt(len(SIZES)) / 2 * (2 * most / (2**q - 2)) * cap / sum(SIZES)
     require_equal(chosen, line, RULES[rule], [f"client-{number}" for number in range(len(SIZES))], 6 * 2.9 * deviation)

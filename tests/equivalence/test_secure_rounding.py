@@ -36,7 +36,7 @@ def plan(aggregation: dict[str, Any] | None = None, **secure: Any) -> dict[str, 
         "name": "bits",
         "task": {"learner": "tests:bits"},
         "cohort": {"select": 6, "goal": 6},
-        "aggregation": {"partial": "refuse", **(aggregation or {})},
+        "aggregation": {"weighting": "examples", "partial": "refuse", **(aggregation or {})},
         "finish": {"rounds": 2},
     }
     return {**whole, "secure": {"max_norm": 2.0, "max_abs": 0.5, "minimum_cohort": 3, **secure}} if secure else whole
@@ -112,7 +112,7 @@ def test_the_expected_error_is_that_of_lanes(q: int, weight: int) -> None:
 def test_plan_check_refuses_and_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "plan.toml"
     text = (Path(__file__).parents[2] / "examples" / "mnist-secure.toml").read_text()
-    file.write_text(text.replace("weight_cap = 1000", "#"))
+    file.write_text(text.replace("[aggregation]", '[aggregation]\nweighting = "examples"'))
     for options, code, words in (
         (["--set", "secure.q=8"], 1, "secure.weight_cap to what devices usually weigh"),
         (

@@ -174,7 +174,7 @@ SECURE: dict[str, Any] = {
     **PLAN,
     "name": "masked",
     "task": {**PLAN["task"], "codec": "float32@1"},
-    "aggregation": {"weight_cap": 40, "partial": "refuse"},
+    "aggregation": {"weighting": "examples", "weight_cap": 40, "partial": "refuse"},
     "secure": {"max_norm": 10.0, "max_abs": 1.0, "q": 20, "minimum_cohort": 3, "exchange_s": 20},
     "finish": {"rounds": 1},
 }

@@ -63,7 +63,7 @@ def run(aggregation: Mapping[str, Any] | None = None, rounds: int = ROUNDS, **op
             "averaged": options.pop("averaged", ["*"]),
         },
         "cohort": {"select": len(SIZES), "goal": len(SIZES), "quorum": 1.0},
-        "aggregation": {"weight_cap": 100, **(aggregation or {})},
+        "aggregation": {"weighting": "examples", "weight_cap": 100, **(aggregation or {})},
         "finish": {"rounds": ROUNDS},
         **more,
     }

@@ -114,7 +114,7 @@ def test_so_it_has_after_secure_rounds(tmp_path: Path, compared: list[set[str]],
     """The marks of its devices were left out once, and verify named each of them."""
     for rounds in (1, None):
         simulate(
-            plan(2, select=8, secure=SECURE, aggregation={"partial": "refuse"}),
+            plan(2, select=8, secure=SECURE, aggregation={"weighting": "examples", "partial": "refuse"}),
             learner,
             clients(24),
             init=INIT,

@@ -46,7 +46,7 @@ def plan(rounds: int = 2, *, select: int = 10, goal: int = 8, **secure: Any) -> 
         "name": "test",
         "task": {"batch_size": 8},
         "cohort": {"select": select, "goal": goal, "quorum": 0.5, "collect_s": 60.0},
-        "aggregation": {"partial": "refuse"},
+        "aggregation": {"weighting": "examples", "partial": "refuse"},
         "finish": {"rounds": rounds},
         "secure": {"max_norm": 100.0, "max_abs": 4.0, "minimum_cohort": 4, "reserve": 2, **secure},
     }
@@ -171,7 +171,7 @@ def test_who_trains_longer_comes_too_late_for_the_roster() -> None:
 
 
 def test_partial_work_that_the_plan_refuses_is_withdrawn() -> None:
-    asked = plan(1, select=12, goal=10) | {"aggregation": {"partial": "refuse"}}
+    asked = plan(1, select=12, goal=10) | {"aggregation": {"weighting": "examples", "partial": "refuse"}}
     behaviour = Behaviour(stragglers=0.3, step_s=12.0)
     history = both(asked=asked, data=clients(12), behaviour=behaviour, seed=1)
     assert history.rounds[0].withdrawn > 0

@@ -79,7 +79,7 @@ def test_a_secure_step_that_is_mostly_rounding_is_said(size: float, said: bool) 
     plan = {
         "cohort": {"select": 6, "goal": 6},
         "aggregation": {"partial": "refuse"},
-        "secure": {"max_norm": 4.0, "max_abs": 4.0, "minimum_cohort": 3, "weight_cap": 5, "q": 12},
+        "secure": {"max_norm": 4.0, "max_abs": 4.0, "minimum_cohort": 3, "q": 12},
         "finish": {"rounds": 1},
     }
     clients = {f"c{number}": client(5, number) for number in range(6)}

@@ -516,7 +516,7 @@ def _settings(field: str, name: str, made: Rule | ServerOptimizer, given: Mappin
 
 def _reason_against_weights(section: Aggregation, rule: Rule) -> str | None:
     """Why the plan does not go with a rule that takes no weights; None where it does."""
-    if not rule.takes_weights and section.weighting == "examples":
+    if not rule.takes_weights and section.weighs() == "examples":
         return f'the {section.rule} takes no weights: set weighting = "equal"'
     if not rule.takes_weights and section.partial == "examples_seen":
         return f'the {section.rule} takes no weights: set partial = "full" or "refuse"'

@@ -72,10 +72,11 @@ class Aggregation(Section):
     mean is taken. *geometric-median*: ``iterations`` (32), ``smoothing`` (1e-6). *centered-clipping*: ``radius``, an L2
     norm, ``iterations`` (5), and ``remember`` (0: it begins with zero; 1: with the last round's aggregate, as in the
     paper). ``rule_parameters = { fraction = 0.1 }``"""
-    weighting: Literal["examples", "equal"] = "examples"
+    weighting: Literal["examples", "equal"] | None = None
     """Weight of an update: the device's examples (FedAvg, McMahan et al. 2017), or one each. In secure rounds weights
-    travel under masks, and the coordinator sees their total. Devices still say their size when they check in, but for
-    those whose owners allow secure rounds only."""
+    travel under masks, and the coordinator sees their total: by examples, sizes of single devices follow from several
+    totals. Devices still say their size when they check in, but for those whose owners allow secure rounds only. None:
+    *equal* in a plan with ``[secure]``, *examples* in any other."""
     weight_cap: int = Field(default=10_000, ge=1, le=2**20)
     """The most that one device weighs, in examples: sizes are self-reported."""
     partial: Literal["full", "examples_seen", "refuse"] = "full"
@@ -125,6 +126,10 @@ class Aggregation(Section):
     tenth. Parameters in float32 only; the noise of a round's step is 0.1 % of its squared norm with 8 bits, 3 % with 6.
     None: not rounded. See docs/rounds.md."""
 
+    def weighs(self, *, secure: bool = False) -> Literal["examples", "equal"]:
+        """What ``weighting`` is in plain rounds, or in ``secure`` ones, also where the plan does not say it."""
+        return self.weighting or ("equal" if secure else "examples")
+
     def range_of(self, statistic: str) -> float | None:
         """The bound on the values of the statistic of this name; None: there is none."""
         if not isinstance(self.statistics_range, dict):
@@ -146,7 +151,7 @@ class Aggregation(Section):
 
     def against(self, plan: Plan) -> Iterator[str]:
         goal, weighs = plan.cohort.goal, plan.heaviest
-        if self.weighting == "examples" and self.weight_cap * goal > MOST_WEIGHT:
+        if plan.weighting == "examples" and self.weight_cap * goal > MOST_WEIGHT:
             yield (
                 f"aggregation.weight_cap ({self.weight_cap}) times cohort.goal ({goal}) "
                 f"is above {MOST_WEIGHT}, where the exact sum could not hold values above 8: lower weight_cap"

@@ -152,7 +152,7 @@ class QFFL(Strategy):
     def against(self, plan: Plan) -> str:
         if plan.aggregation.rule != "mean":
             return 'it makes the delta itself: leave aggregation.rule at "mean"'
-        if plan.aggregation.weighting != "equal":
+        if plan.weighting != "equal":
             return 'it weighs devices by their losses alone: set aggregation.weighting = "equal"'
         if plan.buffered is not None:
             return "it weighs devices by their losses alone, however stale these are: leave [buffered] out"

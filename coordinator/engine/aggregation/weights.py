@@ -1,4 +1,5 @@
-"""The weight of an update: an integer, since the exact sum adds integers.
+"""The weight of an update in plain rounds: an integer, since the exact sum adds integers. (In secure rounds devices
+weigh, by ``SecureTask.weighting``.)
 
 FedAvg weighs a device by its examples n_k (McMahan et al. 2017, arXiv:1602.05629, Algorithm 1). Sizes are
 self-reported, so they are capped. A plan that counts partial work by the examples seen weighs it by a fraction of an
@@ -39,7 +40,7 @@ def unit_of(aggregation: Aggregation, goal: int) -> int:
     where the plan weighs by 1/p.
     """
     parts = _parts(aggregation)
-    if aggregation.weighting != "examples" or aggregation.partial != "examples_seen":
+    if aggregation.weighs() != "examples" or aggregation.partial != "examples_seen":
         return parts
     unit = UNIT
     while unit > 1 and heaviest(aggregation, unit * parts) * goal > MOST_WEIGHT:
@@ -65,7 +66,7 @@ def _parts(aggregation: Aggregation) -> int:
 
 def _heaviest(aggregation: Aggregation, unit: int) -> int:
     """Without 1/p, which is counted in the same unit."""
-    if aggregation.weighting == "examples":
+    if aggregation.weighs() == "examples":
         return aggregation.weight_cap * unit
     return (UNIT if aggregation.partial == "examples_seen" else 1) * _parts(aggregation)
 
@@ -73,7 +74,7 @@ def _heaviest(aggregation: Aggregation, unit: int) -> int:
 def is_capped(aggregation: Aggregation, examples: int, by_registration: bool = False) -> bool:
     """Whether an update of so many examples weighs less than these. ``by_registration``: whether its device reports
     more than it may claim."""
-    return aggregation.weighting == "examples" and (by_registration or examples > aggregation.weight_cap)
+    return aggregation.weighs() == "examples" and (by_registration or examples > aggregation.weight_cap)
 
 
 def said_of_cap(weighting: str, cap: int, sizes: Sequence[int], *, field: str, whose: str = "clients") -> str:
@@ -118,7 +119,7 @@ def weight_of(
     """
     parts = _parts(aggregation)
     most = _heaviest(aggregation, unit) // parts
-    whole = min(examples * (unit // parts), most) if aggregation.weighting == "examples" else most
+    whole = min(examples * (unit // parts), most) if aggregation.weighs() == "examples" else most
     if not (complete or aggregation.partial != "examples_seen" or steps >= steps_planned):
         whole = whole * steps // steps_planned
     return max(1, whole) * (1 if parts == 1 else times)

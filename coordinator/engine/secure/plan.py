@@ -83,7 +83,8 @@ class Secure(Section):
     these are rotated coordinates, mostly below 4 max_norm / sqrt(values sent), hardly ever above
     5 max_norm / 256 where there are 65536 values or more."""
     weight_cap: int | None = Field(default=None, ge=1, le=WEIGHT_LIMIT)
-    """The most that one device weighs. None: what it weighs at most by ``[aggregation]``. With small q it should be
+    """The most that one device weighs where ``aggregation.weighting = "examples"``; refused with equal weights. None:
+    what it weighs at most by ``[aggregation]``. With small q it should be
     near what devices usually weigh: a device adds as much rounding as one at the cap, whatever it weighs. A run is
     refused where rounding would be larger than what is learned for that."""
     minimum_cohort: int = Field(default=64, ge=SMALLEST, le=LARGEST)
@@ -190,7 +191,7 @@ class Secure(Section):
     def said_of_sizes(self, plan: Plan) -> Iterator[str]:
         """What such rounds tell of how many examples single devices have, a sentence each."""
         cohort = plan.cohort
-        if plan.aggregation.weighting == "examples":
+        if plan.weighting == "examples":
             yield (
                 "each round's total weight is published with who is in it, and sizes of single devices follow from "
                 'several of these: aggregation.weighting = "equal" tells none.'
@@ -214,8 +215,12 @@ class Secure(Section):
             )
         else:
             yield from _sizes(self, fewest, most)
-        heaviest = _heaviest(aggregation)
-        if self.weight_cap is not None and self.weight_cap > heaviest:
+        heaviest, example_cap = _heaviest(aggregation), type(aggregation).model_fields["weight_cap"].default
+        if plan.weighting == "equal" and self.weight_cap is not None:
+            yield _weighs_nothing("secure.weight_cap", self.weight_cap)
+        elif aggregation.weighting is None and aggregation.weight_cap != example_cap:
+            yield _weighs_nothing("aggregation.weight_cap", aggregation.weight_cap)
+        elif self.weight_cap is not None and self.weight_cap > heaviest:
             yield (
                 f"secure.weight_cap ({self.weight_cap}) is above what a device may weigh by [aggregation] "
                 f"({heaviest}): lanes would be left empty; leave it out"
@@ -321,5 +326,12 @@ def _sizes(secure: Secure, fewest: int, most: int) -> Iterator[str]:
             return
 
 
+def _weighs_nothing(field: str, cap: int) -> str:
+    return (
+        f"{field} ({cap}) bounds weights by examples, and devices of a secure plan weigh the same where it does not "
+        'say otherwise: leave it out, or set aggregation.weighting = "examples"'
+    )
+
+
 def _heaviest(aggregation: Aggregation) -> int:
-    return aggregation.weight_cap if aggregation.weighting == "examples" else 1
+    return aggregation.weight_cap if aggregation.weighs(secure=True) == "examples" else 1

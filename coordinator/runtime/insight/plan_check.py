@@ -273,9 +273,10 @@ def said_of_plan(plan: Plan, sizes: Sequence[int], *, whose: str = "clients") ->
     else empty."""
     own = None if plan.secure is None else plan.secure.weight_cap
     cap, field = (own, "secure.weight_cap") if own is not None else (plan.aggregation.weight_cap, "weight_cap")
-    capped = said_of_cap(plan.aggregation.weighting, cap, sizes, field=field, whose=whose)
+    capped = said_of_cap(plan.weighting, cap, sizes, field=field, whose=whose)
     if capped or plan.secure is None or not sizes:
         return capped
+    cap = plan.secure.cap(plan.aggregation)
     usual = sum(min(size, cap) for size in sizes) / len(sizes)
     return secure_plan.said_of_bits(plan.secure, plan.aggregation, usual, plan.cohort.goal)
 

@@ -37,7 +37,7 @@ def plan(select: int, goal: int, **secure: Any) -> dict[str, Any]:
         "name": "hidden",
         "task": {"learner": LEARNER, "learner_version": "1.0"},
         "cohort": {"select": select, "goal": goal, "quorum": 0.4, "select_s": 30, "collect_s": 30},
-        "aggregation": {"weight_cap": 100, "partial": "refuse"},
+        "aggregation": {"weighting": "examples", "weight_cap": 100, "partial": "refuse"},
         "finish": {"rounds": 1, "abandoned": 1},
         "secure": {**section, **secure},
     }

@@ -31,7 +31,7 @@ PLAN: dict[str, Any] = {
     "name": "hidden",
     "task": {"learner": LEARNER, "learner_version": "1.0"},
     "cohort": {"select": DEVICES, "goal": DEVICES, "quorum": 0.5, "select_s": 20, "collect_s": 60},
-    "aggregation": {"weight_cap": 100, "partial": "refuse"},
+    "aggregation": {"weighting": "examples", "weight_cap": 100, "partial": "refuse"},
     "finish": {"rounds": ROUNDS, "abandoned": 2},
     "secure": {"max_norm": 2.0, "max_abs": 1.0, "minimum_cohort": 3, "exchange_s": 4},
 }

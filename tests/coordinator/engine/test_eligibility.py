@@ -56,7 +56,8 @@ def test_the_policy_speaks() -> None:
 
 def terms(**secure: Any) -> Terms:
     section = {"max_norm": 1.0, "max_abs": 0.25, **secure}
-    found = Plan.parse({"name": "p", "task": {"learner": "quorate:mnist-mlp"}, "secure": section}).terms
+    plan = {"name": "p", "task": {"learner": "quorate:mnist-mlp"}, "aggregation": {"weighting": "examples"}}
+    found = Plan.parse({**plan, "secure": section}).terms
     assert found is not None
     return found
 

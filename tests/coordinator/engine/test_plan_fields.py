@@ -59,6 +59,7 @@ PLANS: list[Body] = [
     {**TASK, "secure": SECURE},
     {**TASK, "secure": {**SECURE, **FAST}},
     {**TASK, "cohort": {"goal": 200}, "secure": SECURE},
+    {**TASK, "aggregation": {"weighting": "examples"}, "secure": SECURE},
     {**TASK, "aggregation": {"weighting": "equal"}, "secure": {**SECURE, "minimum_cohort": 100}},
     {"task": {**TASK["task"], "mu": 0.5}, "schedule": {"server_learning_rate": {"shape": "linear"}}},
     {**TASK, "schedule": {"learning_rate": {"warmup": 3}}},

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from client_sdk.protocol import wire
 from client_sdk.secagg.header import GraphRule
 from client_sdk.tensors.exact_sum import RANGE
 from coordinator.engine.aggregation.section import Aggregation
@@ -19,7 +20,8 @@ MINIMAL: dict[str, Any] = {"name": "mnist", "task": {"learner": "quorate:mnist-m
 SECURE: dict[str, Any] = {"max_norm": 1.0, "max_abs": 0.25}
 FAST: dict[str, Any] = {**SECURE, "profile": "fast", "drop": 38}
 INF, NAN = float("inf"), float("nan")
-PLAIN = Aggregation()
+BY_EXAMPLES = {"weighting": "examples"}
+PLAIN = Aggregation(weighting="examples")
 
 
 def plan(secure: dict[str, Any] | None = None, **sections: Any) -> Plan:
@@ -27,7 +29,7 @@ def plan(secure: dict[str, Any] | None = None, **sections: Any) -> Plan:
 
 
 def section(**fields: Any) -> Secure:
-    found = plan({**SECURE, **fields}).secure
+    found = plan({**SECURE, **fields}, aggregation=BY_EXAMPLES if "weight_cap" in fields else {}).secure
     assert found is not None
     return found
 
@@ -41,11 +43,12 @@ def test_a_plan_without_the_section_has_plain_rounds() -> None:
 
 
 def test_each_number_of_the_section_is_agreed_to() -> None:
-    digests = {plan({**SECURE, name: value}).digest for name, value in {
+    of = {"weight_cap": {"aggregation": BY_EXAMPLES}}
+    digests = {plan({**SECURE, name: value}, **of.get(name, {})).digest for name, value in {
         "max_norm": 2.0, "max_abs": 0.5, "q": 17, "weight_cap": 9, "minimum_cohort": 65,
         "reserve": 1, "exchange_s": 61, "attempts": 2, "expires_s": 3601,
     }.items()}  # fmt: skip
-    assert len(digests | {plan().digest}) == 10
+    assert len(digests | {plan().digest, plan(aggregation=BY_EXAMPLES).digest}) == 11
 
 
 def test_defaults_are_those_of_the_design() -> None:
@@ -92,10 +95,11 @@ def test_it_survives_json() -> None:
 @pytest.mark.parametrize(
     ("aggregation", "cap", "wanted"),
     [
-        ({}, None, 10_000),
-        ({"weight_cap": 500}, None, 500),
-        ({}, 700, 700),
+        (BY_EXAMPLES, None, 10_000),
+        ({**BY_EXAMPLES, "weight_cap": 500}, None, 500),
+        (BY_EXAMPLES, 700, 700),
         ({"weighting": "equal"}, None, 1),
+        ({}, None, 1),
     ],
 )
 def test_a_device_weighs_what_the_plan_lets_it(aggregation: dict[str, Any], cap: int | None, wanted: int) -> None:
@@ -103,6 +107,27 @@ def test_a_device_weighs_what_the_plan_lets_it(aggregation: dict[str, Any], cap:
     assert found.terms is not None
     assert found.terms.weight_cap == wanted
     assert Plan.parse(MINIMAL).terms is None
+
+
+@pytest.mark.parametrize(
+    ("sections", "weighting", "named"),
+    [
+        ({}, "equal", None),
+        ({"aggregation": {"weighting": "equal"}}, "equal", "equal"),
+        ({"aggregation": BY_EXAMPLES}, "examples", "examples"),
+        ({"secure": None}, "examples", None),
+        ({"secure": None, "aggregation": {"weighting": "equal"}}, "equal", "equal"),
+    ],
+)
+def test_devices_of_secure_plans_weigh_the_same_where_the_plan_does_not_say_it(
+    sections: dict[str, Any], weighting: str, named: str | None
+) -> None:
+    """And the canonical text has what the plan names, so that no other plan has another digest by it."""
+    found = Plan.parse({**MINIMAL, "secure": SECURE, **sections})
+    assert found.weighting == weighting
+    assert wire.named(found).get("aggregation", {}).get("weighting") == named
+    again = Plan.parse(found.written_out)
+    assert (again.weighting, again.digest) == (weighting, found.digest)
 
 
 # (field, taken, refused): both ends of each range, and just beyond them
@@ -194,16 +219,27 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ),
     (
         {**FAST, "drop": 10},
-        {"cohort": {"select": 20_000, "goal": 10_001}, "aggregation": {"weight_cap": 100}},
+        {"cohort": {"select": 20_000, "goal": 10_001}, "aggregation": {**BY_EXAMPLES, "weight_cap": 100}},
         'secure.profile = "fast" takes at most 10000 devices; cohort.goal and secure.reserve together are 10001',
     ),
     (
         {**SECURE, "weight_cap": 600},
-        {"aggregation": {"weight_cap": 500}},
+        {"aggregation": {**BY_EXAMPLES, "weight_cap": 500}},
         (
             "secure.weight_cap (600) is above what a device may weigh by [aggregation] (500): "
             "lanes would be left empty; leave it out"
         ),
+    ),
+    *(
+        (
+            {**SECURE, **({"weight_cap": 600} if field == "secure.weight_cap" else {})},
+            {"aggregation": {} if field == "secure.weight_cap" else {"weight_cap": 600}},
+            (
+                f"{field} (600) bounds weights by examples, and devices of a secure plan weigh the same where it does "
+                'not say otherwise: leave it out, or set aggregation.weighting = "examples"'
+            ),
+        )
+        for field in ("secure.weight_cap", "aggregation.weight_cap")
     ),
     (
         SECURE,

@@ -552,7 +552,7 @@ def _plan(n: int, rounds_: int, secure: dict[str, Any], sections: dict[str, Any]
         "name": "secure",
         "task": {"learner": LEARNER},
         "cohort": {"select": n, "goal": n, "quorum": 0.5, "select_s": 10, "collect_s": 60},
-        "aggregation": {"weight_cap": 1000, "partial": "refuse"},
+        "aggregation": {"weighting": "examples", "weight_cap": 1000, "partial": "refuse"},
         "finish": {"rounds": rounds_},
         "secure": {
             "max_norm": 4.0,

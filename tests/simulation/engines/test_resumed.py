@@ -55,7 +55,7 @@ def run(folder: Path | None, learner: Any, rounds: int | None, engine: EngineNam
     data = [(np.ones((5, 1), np.float32), np.zeros(5, np.float32))] * 4
     plan: dict[str, Any] = {"cohort": {"select": 4, "goal": 4}, "finish": {"rounds": 10}}
     if "secure" in more:
-        plan |= {"secure": SECURE, "aggregation": {"partial": "refuse"}}
+        plan |= {"secure": SECURE, "aggregation": {"weighting": "examples", "partial": "refuse"}}
     workers: dict[str, Any] = {"workers": 1} if engine == "processes" else {}
     init = {"w": np.zeros(3, np.float32)}
     options = {"init": init, "progress": False, "folder": folder, "rounds": rounds, **workers, **more}
