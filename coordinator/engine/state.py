@@ -274,6 +274,16 @@ class RunState:
         return None if self.round is None else self.round.deadline
 
     @property
+    def waits(self) -> bool:
+        """Whether the round waits for devices, however long that takes: its draw has no time of its own."""
+        return self.phase == "selecting" and self.deadline is None
+
+    @property
+    def drawn_from(self) -> int:
+        """From how many eligible devices that wait a cohort is drawn at once."""
+        return self.plan.fewest_devices if self.waits else self.plan.pool_count
+
+    @property
     def name(self) -> str:
         """By which it is shown."""
         return self.renamed or self.plan.name

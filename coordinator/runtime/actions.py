@@ -13,6 +13,7 @@ written anew. The next start of the coordinator deletes a list from which nothin
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -38,6 +39,7 @@ from coordinator.runtime.run_log import RunLog
 from coordinator.runtime.secure_rounds import SecureRuns
 from coordinator.store.port import Transaction, WaitingRow
 
+_LOG = logging.getLogger("quorate.actions")
 _TRIES = 3
 """Lists that are written before a transaction. A pool that changes faster than that is written inside one."""
 
@@ -149,8 +151,8 @@ def _written(state: RunState, fleet: Fleet, choice: Choice, core: Core, now: flo
 
 
 def _is_due(state: RunState, pool: Pool, now: float) -> bool:
-    over = state.phase == "selecting" and (state.deadline is None or now >= state.deadline)
-    return over or len(pool) >= state.plan.pool_count
+    over = state.phase == "selecting" and state.deadline is not None and now >= state.deadline
+    return over or len(pool) >= state.drawn_from
 
 
 def _drawable(state: RunState, pool: Pool) -> Pool:
@@ -181,7 +183,10 @@ class Actions:
             case fx.Draw():
                 if not core.blobs.has(core.log(run).state.checkpoint):
                     return  # the clock says so, and draws once the model is back
-                draw_cohort(core.log(run), self._fleet, core)
+                log, before = core.log(run), core.log(run).state.exhausted
+                draw_cohort(log, self._fleet, core)
+                if log.state.exhausted and not before:
+                    _LOG.warning("%s", log.state.exhausted)
             case fx.Return():
                 return_to_fleet(core.log(run), self._fleet)
             case fx.Wake() | fx.Offer() | fx.SendAnswers():

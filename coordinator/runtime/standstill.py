@@ -165,7 +165,8 @@ class Standstill:
         ways += [f"'quorate run unbar {state.run} DEVICE'"] if counts["barred"] else []
         if counts["spent"] or counts["declined"]:
             when = "" if state.exhausted else "once it is exhausted, and "
-            ways.append(f"'quorate run advance {state.run}', {when}where devices' owners allow near models")
+            allowed = f"{when}where devices' owners allow near models (--near-repeats 1)"
+            ways.append(f"'quorate run advance {state.run}', {allowed}")
         return f"Others wait and are left out: {others}; the ways out: {', '.join(ways)}"
 
     def _moved_nothing(self, state: RunState) -> str:

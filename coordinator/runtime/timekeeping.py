@@ -109,16 +109,17 @@ class Timekeeping:
         places = state.round is not None and state.phase == "collecting" and rounds.kind_of(state.round).free(state)
         if places and self._pool_is_full(state, counts()):
             self._core.hand_out_once(log.run, fx.Draw(round=state.round_number))
-        if state.deadline is None:
+        if state.deadline is None and not state.waits:
             return []
         if state.phase in ("leasing", "selecting"):
             self._core.blobs.size(state.checkpoint)  # Gone: no round of a lost model begins
+        late = state.deadline is not None and now >= state.deadline
         if state.phase == "leasing":
             return self._let_wait(log, counts(), now)
         if state.phase == "selecting":
-            if now >= state.deadline or self._pool_is_full(state, counts()):
+            if late or self._pool_is_full(state, counts()):
                 self._core.hand_out_once(log.run, fx.Draw(round=state.round_number))
-        elif now >= state.deadline:
+        elif late:
             log.submit(lambda tx, state, at: ev.Tick(at=at))
         return [] if log.state.deadline is None else [max(log.state.deadline, now + _AGAIN_S)]
 
@@ -181,7 +182,7 @@ class Timekeeping:
         return [at for at in (state.deadline, give_up_at) if at is not None and at > now]
 
     def _pool_is_full(self, state: RunState, counts: dict[str, int]) -> bool:
-        return self._fleet.count_eligible(state, counts) >= state.plan.pool_count
+        return self._fleet.count_eligible(state, counts) >= state.drawn_from
 
     def _begun(self, run: str) -> RunLog:
         """Returns the run's log; begins the run where its creator died, or was disconnected, before the first event."""

@@ -40,6 +40,7 @@ class Deadlines:
         self._plan = plan
         self._opened = opened
         self._versions = 0
+        self._exhausted = False
         self._fallen_s = 0.0
         """By how much the clock went back since the last event of the round: the next one may have opened before."""
         self._begin(0)
@@ -91,9 +92,11 @@ class Deadlines:
 
     def snapshot(self, snapshot: Mapping[str, Any] | None) -> Iterator[RunViolation]:
         """What speaks against the deadline of a round that selects in the snapshot. It waits as long as the plan says,
-        from its opening, or from the last time that too few devices waited."""
+        from its opening, or from the last time that too few devices waited; without end where the run is exhausted."""
         found: Any = (snapshot or {}).get("round")
         if self._fell or found is None or found["phase"] != "selecting":
+            return
+        if found["deadline"] is None and (snapshot or {}).get("exhausted"):
             return
         since = found["opened_at"] if found["missed_at"] is None else found["missed_at"]
         if found["deadline"] != since + self._plan.cohort.select_s:
@@ -108,7 +111,8 @@ class Deadlines:
             case "Drawn":
                 if body["waiting"] < plan.cohort.pool_count:
                     yield from _early(at, self._selected, "its cohort was drawn from a pool that was not full")
-                self._selected, self._until, self._late = at + plan.cohort.select_s, at + plan.cohort.collect_s, []
+                self._selected = None if self._waits(body) else at + plan.cohort.select_s
+                self._until, self._late = at + plan.cohort.collect_s, []
                 self._is_over, self._exchange, self._times = False, 0, [at]
             case "Tick":
                 yield from _early(at, self._deadline, "the time was not over")
@@ -142,7 +146,17 @@ class Deadlines:
                 pass
         if event.kind in ("Committed", "Delivered"):
             self._versions += 1
+            self._exhausted = False
         self._next_began = min(self._next_began, at)
+
+    def _waits(self, body: dict[str, Any]) -> bool:
+        """Whether a draw shows that only other devices help a run: it waits for them, without a deadline."""
+        fewest, marked = self._plan.fewest_devices, body.get("unspendable", 0) - body.get("barred", 0)
+        if len(body["cohort"]) >= fewest:
+            self._exhausted = False
+        elif marked and body["waiting"] + body["unspendable"] >= fewest:
+            self._exhausted = True
+        return self._exhausted and body["waiting"] < fewest
 
     @property
     def _deadline(self) -> float | None:

@@ -268,7 +268,7 @@ def _played(
 ) -> History:
     """Plays rounds until the run is over or ``rounds`` have been played."""
     wall: dict[int, float] = {}
-    interrupted, noisy, played = False, False, 0
+    interrupted, noisy, played, waited = False, False, 0, 0
     try:
         if not simulation.resumed:
             retained.added(simulation.state.checkpoint, score_version(simulation, learner, inputs))
@@ -294,9 +294,10 @@ def _played(
             shown.ended(view, shown_scores(scores))
             if state.round is None and state.status == "running":
                 raise Stalled(simulation.coordinator.operators.run(simulation.run).stalled)
-            stalled = state.status == "paused"
+            waited = waited + 1 if state.waits else 0
+            stalled = state.status == "paused" or waited >= ABANDONED_MOST
             if inputs.plan.finish.abandoned is None:
-                stalled = state.abandoned >= ABANDONED_MOST
+                stalled = stalled or state.abandoned >= ABANDONED_MOST
             if stalled:
                 gone = [one for one in simulation.history(wall).withdrawals if one.round == before.round_number]
                 why = f" ({gone[0].device}: {gone[0].reason.rstrip('.')})" if gone else ""

@@ -112,7 +112,8 @@ class SimulatedWorld:
 
     def play_round(self, trained: Callable[[int, int, int], None] = lambda *_: None) -> RunState:
         """Plays the round under way and returns the state after it has been committed or abandoned, or has missed its
-        selection. Where there is none, one may open now; else the state is returned as it is.
+        selection, or has waited for as long where it waits for devices without an end. Where there is none, one may
+        open now; else the state is returned as it is.
 
         ``trained(round, done, of)`` is called for each client that has trained. Where no client at all has values that
         can be counted, ``failed`` is called with the first one.
@@ -140,6 +141,9 @@ class SimulatedWorld:
                 self._collect(number)
             elif state.round_number == number and state.abandoned == missed and state.deadline is not None:
                 self._wait(state.deadline)
+            elif state.round_number == number and state.waits:
+                self._wait(self.now + state.plan.cohort.select_s)
+                return self._state
             state = self._state
         if state.version != version:
             self._bad, self._some_count = {}, False

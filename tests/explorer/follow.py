@@ -164,7 +164,7 @@ class TrackedRun(SecureFollowing, CenterFollowing, BufferedFollowing):
                 if self.status != "running":
                     raise self._odd(event, f"the run is {self.status}")
                 self.status = "paused"
-                if self.phase == "leasing":
+                if self.phase == "leasing" or (self.phase == "selecting" and self.deadline is None):
                     return self._abandon()
             case "Resumed":
                 if self.status != "paused":
@@ -255,7 +255,7 @@ class TrackedRun(SecureFollowing, CenterFollowing, BufferedFollowing):
             raise self._odd(event, f"the run is {self.phase}")
         cohort, self.left_out = dict(body["cohort"]), self.unfit
         self.waiting = body["waiting"]
-        if self.waiting < self.plan["cohort"]["pool"]:
+        if self.waiting < (self.fewest if self.deadline is None else self.plan["cohort"]["pool"]):
             self._require_deadline(event, "drawn")
         if self.kind == "secure":
             return self._secure_drawn(event, body)
@@ -384,15 +384,19 @@ class TrackedRun(SecureFollowing, CenterFollowing, BufferedFollowing):
         self._rest_or_open()
         return [ending]
 
-    def _missed(self) -> list[RoundEnding]:
+    def _missed(self, waits: bool = False) -> list[RoundEnding]:
         """Too few devices waited: it counts as an abandoned round, and the round goes on where the next one would be
-        the devices' too, and no device is barred for so many rounds."""
+        the devices' too, and no device is barred for so many rounds. It has no deadline where only other devices help,
+        and neither failures nor time bring the datacenter's turn."""
         status, failed, in_vain, first = self.status, self.failed, self.in_vain, self.fleet_first
         self.failed, self.in_vain, self.fleet_first = failed + 1, in_vain + 1, False
         self._pause_after_failures()
         goes_on = self.status == "running" and not self.ending and self._wanted() == "federated" and not self.barred
         if goes_on:
             self._wait()
+            center, resting = self.plan.get("datacenter"), self.rests_until is not None and self.at < self.rests_until
+            if waits and not resting and (center is None or not center["patience"]):
+                self.set_deadline(None)
             return []
         self.status, self.failed, self.in_vain, self.fleet_first = status, failed, in_vain, first
         return self._abandon()

@@ -291,8 +291,8 @@ class Following(FollowedRun, ABC):
         """The round ends without a checkpoint."""
 
     @abstractmethod
-    def _missed(self) -> list[RoundEnding]:
-        """The time of the selection was over, and too few devices waited."""
+    def _missed(self, waits: bool = False) -> list[RoundEnding]:
+        """The time of the selection was over, and too few devices waited. ``waits``: only other devices help."""
 
     @abstractmethod
     def _advance(self, body: dict[str, Any]) -> list[RoundEnding]:

@@ -111,9 +111,13 @@ class WakeupChecks:
         self._world.agenda.after(LATE_S, self._require_no_standstill, run, place)
 
     def _require_ended(self, run: TrackedRun, place: tuple[int, int, str, int], lasts_s: float) -> None:
-        """A phase ends in its time; a selection may have been missed, which begins it anew."""
+        """A phase ends in its time; a selection may have been missed, which begins it anew. A run that only other
+        devices help waits for them."""
         number, _, phase, _ = place
-        if _place(run) == place:
+        waits = phase == "selecting" and run.deadline is None
+        if _place(run) == place and not (
+            waits and self._waiting_since(run, self._replicas[0].now() - LATE_S) < run.fewest
+        ):
             raise Broken("liveness", f"round {number} of {run.run} is {phase} after {lasts_s:.0f} s, in calm weather")
 
     def _expect(self, run: TrackedRun, held: Sequence[HeldRequest | ServedRequest]) -> None:
@@ -131,7 +135,7 @@ class WakeupChecks:
             raise Broken("liveness", f"enough devices wait for round {round} of {run.run}, and none is drawn")
 
     def _is_full(self, run: TrackedRun, at: float) -> bool:
-        return self._waiting_since(run, at) >= int(run.plan["cohort"]["pool"])
+        return self._waiting_since(run, at) >= (run.fewest if run.deadline is None else int(run.plan["cohort"]["pool"]))
 
     def _waiting_since(self, run: TrackedRun, at: float) -> int:
         """How many devices that the run may use have waited since then, or longer."""

@@ -84,7 +84,7 @@ class RoundKind(ABC, Generic[KindEvent]):
 
     def free(self, state: RunState) -> int:
         """How many devices may be drawn now."""
-        return state.plan.places if state.phase == "selecting" and state.deadline is not None else 0
+        return state.plan.places if state.phase == "selecting" else 0
 
     def opened(self, state: RunState, at: float, kept: Mapping[str, Member]) -> RunState:
         """The state whose round has just opened, with its deadline. ``kept``: as from ``kept`` of the one before."""

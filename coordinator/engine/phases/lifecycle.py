@@ -14,7 +14,7 @@ from coordinator.engine.aggregation.registry import choose_selection
 from coordinator.engine.kinds import kind_of
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, refuse
-from coordinator.engine.phases.round_kind import wanted
+from coordinator.engine.phases.round_kind import lasts, wanted
 from coordinator.engine.reasons import printable
 from coordinator.engine.selection import SELECTIONS, Known, Pace
 from coordinator.engine.state import Member, Round, RunState
@@ -66,17 +66,20 @@ def refusals(state: RunState, items: tuple[fx.Contribution, ...], reason: str) -
     ]
 
 
-def missed(state: RunState, at: float, reason: str) -> Step:
+def missed(state: RunState, at: float, reason: str, *, waits: bool = False) -> Step:
     """Too few devices waited when the time of the selection was over: that counts as an abandoned round, and the round
     looks for devices again. It is abandoned where something else follows: the datacenter's turn, a pause, the end of
-    the run; or where a device is barred, since that ends after so many rounds."""
+    the run; or where a device is barred, since that ends after so many rounds. ``waits``: only other devices help, so
+    the round looks again when they are there, and nothing is counted meanwhile, unless failures or time alone bring
+    the datacenter's turn."""
     current = replace(state.current, missed=state.current.missed + 1, missed_at=at)
     state = state.with_round(current)
     following = _after_failure(state, at, reason, failed=True)
     turn = wanted(following, at)
     if following.status != "running" or state.ending is not None or turn.kind != current.kind or state.barred:
         return abandon(state, at, reason)
-    current = replace(current, because=turn.because, deadline=at + kind_of(current).lasts_s(state.plan, current))
+    deadline = None if waits and lasts(following, at) else at + kind_of(current).lasts_s(state.plan, current)
+    current = replace(current, because=turn.because, deadline=deadline)
     following = following.with_round(current)
     return following, [record(following, "open", reason=reason), fx.Draw(round=current.number)]
 
@@ -187,6 +190,8 @@ def paused(state: RunState, event: ev.Paused) -> Step:
     state = replace(state, status="paused", reason="paused by the operator")
     if state.phase == "leasing":
         return abandon(state, event.at, "the run was paused while no worker had the round")
+    if state.waits:
+        return abandon(state, event.at, "the run was paused while it waited for devices")
     return state, []
 
 

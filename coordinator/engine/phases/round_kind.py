@@ -64,6 +64,12 @@ def wanted(state: RunState, at: float) -> Turn:
     return Turn(fleet)
 
 
+def lasts(state: RunState, at: float) -> bool:
+    """Whether the turn stays what it is until a version is made, however many rounds fail and whatever time passes."""
+    section, rests_until = state.plan.datacenter, state.fallback.rests_until
+    return section is None or (section.patience is None and (rests_until is None or at >= rests_until))
+
+
 def rest_s(failures: int) -> float:
     """How long the datacenter rests after so many failures in a row; 0 for few."""
     if failures < FAILURES:

@@ -51,7 +51,8 @@ def drawn(state: RunState, event: ev.Drawn) -> Step:
         others = f" ({without})" if (without := why_unspendable(event.spent, event.declined, event.barred)) else ""
         found = exhausted or f"{event.waiting} eligible devices waited{others}; a secure round needs at least {fewest}"
         state = replace(state, round=current, exhausted=exhausted or state.exhausted)
-        return missed(state, event.at, f"{found}. {event.others}" if event.others else found)
+        waits = bool(state.exhausted) and event.waiting < fewest
+        return missed(state, event.at, f"{found}. {event.others}" if event.others else found, waits=waits)
     deadline = event.at + state.plan.cohort.collect_s
     current = replace(
         current,

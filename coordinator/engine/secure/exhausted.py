@@ -1,8 +1,9 @@
 """The exhausted run: too many devices have signed on the current checkpoint or have declined it, and none of them
 contributes to it again.
 
-It continues with other devices, by a datacenter round, or when its owner advances it: the model moved by
-one unit of the exact scale is another checkpoint, on which no device has signed or declined.
+It waits, and continues with other devices as soon as enough are there, by a datacenter round, or when its owner
+advances it: the model moved by one unit of the exact scale is another checkpoint, on which no device has signed or
+declined.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def why_exhausted(state: RunState, event: ev.Drawn, fewest: int) -> str:
     return (
         f"the run is exhausted at version {state.version}: of the devices that wait "
         f"{why_unspendable(event.spent, event.declined, event.barred)}; "
-        f"{event.waiting} can still contribute, and a secure round needs {fewest}"
+        f"{event.waiting} can still contribute, and a secure round needs {fewest}: it waits for other devices"
     )
 
 

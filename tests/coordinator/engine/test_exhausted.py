@@ -15,7 +15,7 @@ from tests.coordinator.engine.story import FALLBACK, START, Story, digest_of, ev
 
 SAYS = (
     "the run is exhausted at version 0: of the devices that wait 6 have signed on this checkpoint; "
-    "2 can still contribute, and a secure round needs 4"
+    "2 can still contribute, and a secure round needs 4: it waits for other devices"
 )
 
 
@@ -36,9 +36,13 @@ def test_an_exhausted_run_says_so_in_the_rounds_reason_and_the_public_body() -> 
     rows = every(story.effects, fx.RecordRound)
     assert (rows[-1].status, rows[-1].reason) == ("open", SAYS)
     assert rounds.public_body(story.state)["exhausted"] == SAYS
-    assert (story.state.phase, story.state.round_number) == ("selecting", 2), (
-        "it goes on asking: other devices may come"
+    assert (story.state.phase, story.state.round_number, story.state.deadline) == ("selecting", 2, None), (
+        "it waits until other devices come"
     )
+    assert (story.state.drawn_from, story.state.plan.pool_count) == (4, 8)
+    before = story.state
+    story.tick(100_000)
+    assert story.state is before, "nothing is written meanwhile"
 
 
 @pytest.mark.parametrize(("waiting", "unspendable"), [(0, 3), (2, 1), (3, 0)])
@@ -68,7 +72,8 @@ def test_who_is_spent_has_declined_or_is_barred_counts_alike_and_each_is_named()
     story.drawn_from("g", unspendable=3, declined=1, barred=1)
     assert story.state.exhausted == (
         "the run is exhausted at version 0: of the devices that wait 1 has signed on this checkpoint, "
-        "1 has declined this checkpoint, 1 is barred; 1 can still contribute, and a secure round needs 4"
+        "1 has declined this checkpoint, 1 is barred; 1 can still contribute, and a secure round needs 4: "
+        "it waits for other devices"
     )
     few = SecureStory()
     few.created()
@@ -89,7 +94,7 @@ def test_repro_a_run_whose_devices_all_declined_says_so_and_can_be_advanced() ->
     story.drawn_from("f", "g", "h", unspendable=5, declined=5)
     assert story.state.exhausted == (
         "the run is exhausted at version 0: of the devices that wait 5 have declined this checkpoint; "
-        "3 can still contribute, and a secure round needs 4"
+        "3 can still contribute, and a secure round needs 4: it waits for other devices"
     )
     assert only(story.advanced(), fx.Advance)
     story.committed()
@@ -108,7 +113,33 @@ def test_other_devices_are_a_way_out() -> None:
 def test_it_stays_exhausted_while_fewer_wait() -> None:
     story = SecureStory().exhausted()
     story.drawn_from("g")
-    assert story.state.exhausted == SAYS
+    assert (story.state.exhausted, story.state.waits) == (SAYS, True)
+
+
+def test_it_asks_again_where_time_or_failures_bring_the_datacenter() -> None:
+    patient = SecureStory(datacenter={**FALLBACK, "patience": 5}).exhausted()
+    assert (patient.state.current.missed, patient.state.waits) == (1, False)
+    while patient.state.phase == "selecting":
+        patient.drawn_from("g", unspendable=6)
+    assert (patient.state.current.kind, patient.state.fallback.abandoned_in_a_row) == ("datacenter", 5)
+    planned = SecureStory(datacenter={**FALLBACK, "patience": None, "every": 5}).exhausted()
+    assert planned.state.waits
+    resting = SecureStory(datacenter={**FALLBACK, "patience": None, "every": 5}).unmasking()
+    rests_until = resting.at + 1000
+    resting.state = replace(resting.state, fallback=replace(resting.state.fallback, rests_until=rests_until))
+    resting.tick(20)
+    resting.drawn_from("g", "h", unspendable=6)
+    assert not resting.state.waits
+
+
+def test_a_pause_ends_the_wait_and_a_resumed_run_looks_once_more() -> None:
+    story = SecureStory().exhausted()
+    story.paused()
+    assert (story.state.round, story.state.exhausted) == (None, SAYS)
+    story.resumed()
+    assert (story.state.phase, story.state.waits) == ("selecting", False)
+    story.drawn_from("g", unspendable=6)
+    assert story.state.waits
 
 
 def test_a_datacenter_round_is_a_way_out() -> None:

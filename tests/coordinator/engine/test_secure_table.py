@@ -194,8 +194,8 @@ Stopped        idle            idle            idle            idle          idl
 AFTER = """
                agreeing        unmasking       opening         committing      exhausted       advancing       idle
 Created        -               -               -               -               -               -               -
-Tick           selecting       selecting       +               -               draws           -               -
-ClockFell      +               +               +               -               +               -               -
+Tick           selecting       selecting       +               -               -               -               -
+ClockFell      +               +               +               -               -               -               -
 Drawn          x stale         x stale         x stale         x stale         selecting       x stale         x stale
 Started        -               -               -               -               x not-selected  x not-selected  x late
 Reported       x invalid-update  x invalid-update  x invalid-update  x invalid-update  x not-selected  x not-selected  x late
@@ -225,7 +225,7 @@ LeaseEnded     x lease-lost    x lease-lost    x lease-lost    x lease-lost    x
 Delivered      x lease-lost    x lease-lost    x lease-lost    x lease-lost    x lease-lost    x lease-lost    x lease-lost
 FleetReturned  x stale         x stale         x stale         x stale         x stale         x stale         x stale
 Scored         scored          scored          scored          scored          scored          scored          scored
-Paused         +               +               +               +               +               +               x conflict
+Paused         +               +               +               +               idle            +               x conflict
 Resumed        x conflict      x conflict      x conflict      x conflict      x conflict      x conflict      selecting
 Stopped        idle            idle            idle            +               idle            +               +
 """  # noqa: E501

@@ -10,6 +10,7 @@ from typing import cast
 import numpy as np
 import pytest
 
+from client_sdk.protocol.devices import SecureBounds
 from coordinator.blobs import FileBlobs
 from coordinator.engine import events as ev
 from coordinator.runtime.sweeping import sweep
@@ -70,6 +71,60 @@ def test_waiting_devices_that_are_spent_do_not_call_the_fleet_back(make_world: M
     check_in(world)
     world.pass_time(11)
     assert (state(world).current.kind, state(world).phase, state(world).round_number) == ("datacenter", "leasing", 3)
+
+
+# Waiting
+
+
+def test_repro_an_exhausted_run_waits_without_a_word_and_goes_on_with_the_devices_that_come(
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It counted a missed selection each ``select_s``, for ever, and with a barred device opened a round each time."""
+    world = make_world(7)
+    secure_run(world)
+    first, others = [row.device for row in world.rows[:4]], [row.device for row in world.rows[4:]]
+    bounds = SecureBounds(smallest_cohort=3)
+    world.check_in(0, 1, 2, 3, secure=bounds)
+    world.settle()
+    assert to_the_list(world) == tuple(sorted(first))
+    says(world, ev.Signed, *first)
+    world.pass_time(21)
+    world.check_in(0, 1, 2, 3, secure=bounds)
+    world.pass_time(11)
+    assert state(world).waits
+    assert caplog.messages.count(state(world).exhausted) == 1
+    head, row = world.store.head("secret"), world.store.round("secret", 2)
+    for _ in range(20):
+        world.check_in(0, 1, 2, 3, 4, 5, secure=bounds)
+        world.pass_time(60)
+    world.boot()
+    world.check_in(0, 1, 2, 3, 4, 5, secure=bounds)
+    world.pass_time(1)
+    assert (world.store.head("secret"), world.store.round("secret", 2)) == (head, row), "nothing is written"
+    stalled = world.coordinator.operators.run("secret").stalled
+    assert "4 have signed on this checkpoint; the ways out: more devices" in stalled
+    assert "where devices' owners allow near models (--near-repeats 1)" in stalled
+    other = world.replica()
+    other.tick()
+    world.check_in(6, secure=bounds)
+    other.tick()
+    while (task := other.core.take_task()) is not None:
+        other.perform(task)
+    assert sorted(state(world).current.members) == sorted(others), "the other replica draws"
+    assert (state(world).round_number, state(world).exhausted) == (2, "")
+    assert list(verify(world.store, world.blobs)) == []
+
+
+def test_a_paused_run_waits_for_nobody_and_a_resumed_one_looks_once_more(world: World) -> None:
+    exhausted(world)
+    assert state(world).waits
+    world.coordinator.operators.pause("secret")
+    assert state(world).round is None
+    world.coordinator.operators.resume("secret")
+    check_in(world)
+    world.pass_time(11)
+    assert (state(world).round_number, state(world).waits) == (3, True)
+    assert list(verify(world.store, world.blobs)) == []
 
 
 # The owner's way out

@@ -156,14 +156,15 @@ def test_repro_a_pool_of_devices_that_have_signed_looked_full_and_nothing_said_w
     assert world.coordinator.operators.run(second).stalled == (
         "0 eligible devices wait; a round needs at least 3. Others wait and are left out: 4 have signed on this "
         "checkpoint; the ways out: more devices, 'quorate run advance second', once it is exhausted, and where "
-        "devices' owners allow near models"
+        "devices' owners allow near models (--near-repeats 1)"
     )
     world.pass_time(61)
     check_in(world)
     world.pass_time(6)
     line = world.coordinator.operators.run(second).stalled
     assert line.endswith(
-        "the ways out: more devices, 'quorate run advance second', where devices' owners allow near models"
+        "the ways out: more devices, 'quorate run advance second', where devices' owners allow near models "
+        "(--near-repeats 1)"
     )
 
 

@@ -18,6 +18,7 @@ from coordinator.engine.kinds import secure as secure_kind
 from coordinator.engine.phases import opening
 from coordinator.engine.secure import agreeing, attempts, collecting, masking
 from coordinator.engine.secure.plan import Secure
+from coordinator.engine.state import RunState
 from coordinator.runtime import actions, fleet, marks
 from coordinator.runtime.commits import Commits
 from coordinator.runtime.run_log import RunLog
@@ -207,10 +208,23 @@ def _late_maskers_held() -> Patches:
     return [(masking, "begin_agreeing", held)]
 
 
-@mutant("exhausted-unsaid", "operator", "liveness", focus=SIGNING, **VANISHING)
+@mutant("exhausted-unsaid", "operator", "liveness", "deadline", focus=SIGNING, **VANISHING)
 def _exhausted_unsaid() -> Patches:
     """A run that too few devices can continue does not say so, and cannot be advanced."""
     return [(collecting, "why_exhausted", lambda state, event, fewest: "")]
+
+
+@mutant("exhausted-looks-on", "deadline", "log", focus=SIGNING, **VANISHING)
+def _exhausted_looks_on() -> Patches:
+    """An exhausted run counts a missed selection each time that its wait is over, for ever."""
+    missed = collecting.missed
+    return [(collecting, "missed", lambda state, at, reason, waits=False: missed(state, at, reason))]
+
+
+@mutant("exhausted-woken-by-any", "deadline", "log", focus=SIGNING, **VANISHING)
+def _exhausted_woken_by_any() -> Patches:
+    """An exhausted run draws again whenever a device comes, however few there are then."""
+    return [(RunState, "drawn_from", property(lambda self: 0 if self.waits else self.plan.pool_count))]
 
 
 @mutant("record-names-devices", "unmasked", "public", **CALM)

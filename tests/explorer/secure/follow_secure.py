@@ -53,7 +53,7 @@ class SecureFollowing(Following):
             marked = left_out - body.get("barred", 0)
             if marked and self.waiting + left_out >= account.least:
                 self.exhausted = True
-            return self._missed()
+            return self._missed(waits=self.exhausted and self.waiting < account.least)
         if len(cohort) != min(self.plan["cohort"]["select"], body["waiting"]):
             raise self._odd(event, f"{len(cohort)} were drawn from {body['waiting']}")
         self.cohort, self.phase, self.exhausted = cohort, "collecting", False
