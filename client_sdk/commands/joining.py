@@ -106,6 +106,10 @@ class Joining:
     largest_norm: Annotated[
         float | None, typer.Option(min=0, help="In secure rounds, refuse an L2 clip above this.")
     ] = None
+    smallest_norm: Annotated[
+        float | None,
+        typer.Option(min=0, help="In secure rounds, refuse an L2 clip below this (default: 0.1)."),
+    ] = None
     largest_range: Annotated[
         float | None, typer.Option(min=0, help="In secure rounds, refuse a range of values above this.")
     ] = None
@@ -206,6 +210,7 @@ class Joining:
             "smallest_cohort": self.smallest_cohort,
             "most_colluding": self.most_colluding,
             "largest_norm": self.largest_norm or None,
+            "smallest_norm": self.smallest_norm,
             "largest_range": self.largest_range or None,
             "largest_weight_cap": self.largest_weight_cap,
             "strict_only": self.strict_only or None,

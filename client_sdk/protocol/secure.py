@@ -47,6 +47,10 @@ class SecureBounds(Message):
     of 300, and 21 of 64. None: as many as rosters of the plan's sizes withstand."""
     largest_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """The widest L2 clip accepted. None: any."""
+    smallest_norm: float = Field(default=0.1, ge=0, allow_inf_nan=False)
+    """The narrowest L2 clip accepted. ``nearest_model`` is a share of the clip, and a clipped update still has its
+    direction: under a tiny clip no model would be near to another. A plan for smaller updates sets the clip to this,
+    which clips none of them. 0: any."""
     largest_range: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """The widest range of a coordinate accepted, as the plan's codec sends it: with a rotating codec, of a rotated one.
     There ``largest_norm`` alone bounds what a coordinate of the model can move. The ranges of statistics, which no

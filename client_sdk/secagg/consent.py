@@ -85,6 +85,11 @@ def require_terms(terms: Terms, policy: SecurePolicy) -> None:
     ):
         if bound is not None and wanted > bound:
             raise Refusal(f"This device's owner allows {what} of at most {bound:g}; the plan asks for {wanted:g}.")
+    if terms.max_norm < policy.smallest_norm:
+        raise Refusal(
+            f"This device's owner allows an L2 clip of at least {policy.smallest_norm:g}; "
+            f"the plan asks for {terms.max_norm:g}."
+        )
     rule = terms.rule
     if rule.profile != "fast":
         return

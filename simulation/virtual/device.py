@@ -219,7 +219,13 @@ def _delivered(request: Request, body: Body, coordinator: Coordinator, octets: b
 
 
 NO_FLOORS = SecureBounds(
-    fewest_examples=1, whole_passes=False, fewest_steps=1, largest_batch=1.0, sums_a_day=None, nearest_model=0.0
+    fewest_examples=1,
+    whole_passes=False,
+    fewest_steps=1,
+    largest_batch=1.0,
+    sums_a_day=None,
+    nearest_model=0.0,
+    smallest_norm=0.0,
 )
 """Owners of simulated devices let any work into a sum."""
 

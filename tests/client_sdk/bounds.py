@@ -9,5 +9,12 @@ from client_sdk.protocol.secure import SecureBounds
 
 def any_work(**bounds: Any) -> SecureBounds:
     """These bounds on secure rounds, and no floor under the work behind an update."""
-    none = {"fewest_examples": 1, "whole_passes": False, "fewest_steps": 1, "largest_batch": 1.0, "nearest_model": 0.0}
+    none = {
+        "fewest_examples": 1,
+        "whole_passes": False,
+        "fewest_steps": 1,
+        "largest_batch": 1.0,
+        "nearest_model": 0.0,
+        "smallest_norm": 0.0,
+    }
     return SecureBounds(**{**none, **bounds})

@@ -117,6 +117,7 @@ _BOUNDS = {
     "smallest_cohort": 32,
     "most_colluding": 5,
     "largest_norm": 4.0,
+    "smallest_norm": 0.5,
     "largest_range": 0.5,
     "largest_weight_cap": 1000,
     "smallest_sigma": 64,

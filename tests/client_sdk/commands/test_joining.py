@@ -71,7 +71,17 @@ def test_bounds_on_secure_rounds_are_sent_where_they_are_set(
         mine = ["--url", server.url, "--data", "mine.npz", "--learner", LEARNER, "--folder", "d1", "--rounds", "1"]
         assert join(*mine, "--token-file", token_file()) == 0
         monkeypatch.setenv("QUORATE_SECURE_ONLY", "1")
-        more = ["--smallest-cohort", "100", "--largest-norm", "2.5", "--largest-weight-cap", "50", "--strict-only"]
+        more = [
+            "--smallest-cohort",
+            "100",
+            "--largest-norm",
+            "2.5",
+            "--smallest-norm",
+            "0.5",
+            "--largest-weight-cap",
+            "50",
+            "--strict-only",
+        ]
         more += ["--fewest-examples", "30", "--fewest-steps", "5", "--largest-batch", "0.25", "--part-passes"]
         more += ["--sums-a-day", "7", "--nearest-model", "0.1", "--near-repeats", "1"]
         assert join(*mine, *more, "--most-colluding", "9", "--largest-range", "4", "--allow", LEARNER) == 0
@@ -81,6 +91,7 @@ def test_bounds_on_secure_rounds_are_sent_where_they_are_set(
         smallest_cohort=100,
         most_colluding=9,
         largest_norm=2.5,
+        smallest_norm=0.5,
         largest_range=4,
         largest_weight_cap=50,
         strict_only=True,

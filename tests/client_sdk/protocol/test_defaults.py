@@ -55,6 +55,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "smallest_cohort": 64,
         "most_colluding": None,
         "largest_norm": None,
+        "smallest_norm": 0.1,
         "largest_range": None,
         "largest_weight_cap": None,
         "smallest_sigma": 80,

@@ -40,6 +40,7 @@ LIMITS: list[tuple[str, str, tuple[list[Any], list[Any]]]] = [
     ("secure-bounds", "smallest_cohort", ([2, 10**6], [1])),
     ("secure-bounds", "most_colluding", ([None, 1], [0])),
     ("secure-bounds", "largest_norm", ([None, 1e-9], [0, math.inf])),
+    ("secure-bounds", "smallest_norm", ([0, 1e9], [-1e-9, math.inf, None])),
     ("secure-bounds", "largest_range", ([None, 1e-9], [0, math.inf])),
     ("secure-bounds", "largest_weight_cap", ([None, 1], [0])),
     ("secure-bounds", "smallest_sigma", ([1, 128], [0, 129])),

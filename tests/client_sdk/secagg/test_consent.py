@@ -109,6 +109,14 @@ def test_the_owners_bounds_exclude_plans_that_ask_for_more(bound: str, term: str
         require_terms(replace(terms, **above), SecurePolicy(**bounded))
 
 
+def test_the_owners_floor_excludes_plans_with_a_smaller_clip() -> None:
+    terms = header(minimum_cohort=64).terms
+    require_terms(replace(terms, max_norm=0.1), SecurePolicy())
+    require_terms(replace(terms, max_norm=0.01), SecurePolicy(smallest_norm=0.01))
+    with pytest.raises(Refusal, match=r"owner allows an L2 clip of at least 0\.1; the plan asks for 0\.0999"):
+        require_terms(replace(terms, max_norm=0.0999), SecurePolicy())
+
+
 def test_a_fast_rule_that_counts_on_no_colluders_is_refused() -> None:
     """Its bits are 128 and worth nothing: with nobody colluding two neighbours would do, and two sybils read all."""
     rule = GraphRule(profile="fast", drop=3, corrupt_millionths=0, sigma=80, eta=20)

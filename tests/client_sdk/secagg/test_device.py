@@ -311,6 +311,7 @@ def test_another_round_than_the_device_trained_for(changes: dict[str, Any]) -> N
     [
         ({"smallest_cohort": 64}, {}, "hides among 64"),
         ({"largest_norm": 3.9}, {}, "L2 clip"),
+        ({"smallest_norm": 4.1}, {}, "L2 clip"),
         ({"largest_range": 0.5}, {}, "range"),
         ({"largest_weight_cap": 999}, {}, "weight cap"),
         ({"strict_only": True}, {"rule": RING}, "strict"),

@@ -80,6 +80,8 @@ def test_after_a_secure_round_a_device_is_eligible_for_those_plain_ones_that_its
         ({"minimum_cohort": 63}, None, "hides among 64 or more; the plan asks for 63"),
         ({}, {"smallest_cohort": 65}, "hides among 65 or more; the plan asks for 64"),
         ({}, {"largest_norm": 0.5}, "an L2 clip of at most 0.5; the plan asks for 1"),
+        ({"max_norm": 0.099}, None, "an L2 clip of at least 0.1; the plan asks for 0.099"),
+        ({}, {"smallest_norm": 1.5}, "an L2 clip of at least 1.5; the plan asks for 1"),
         ({}, {"largest_range": 0.2}, "a range of at most 0.2; the plan asks for 0.25"),
         ({}, {"largest_weight_cap": 9999}, "a weight cap of at most 9999; the plan asks for 10000"),
         ({"profile": "fast", "drop": 20}, {"strict_only": True}, "strict secure rounds only"),
