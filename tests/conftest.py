@@ -12,6 +12,7 @@ import re
 import signal
 import tempfile
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -30,6 +31,9 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 # A shell starts what it runs in the background with Ctrl-C ignored, and so would every process that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Devices of tests count their sums where no other test run does.
+os.environ.setdefault("QUORATE_SUMS_FOLDER", str(Path(tempfile.gettempdir()) / f"quorate-sums-{uuid.uuid4().hex}"))
 
 IN_CI = os.environ.get("QUORATE_CI", "") not in ("", "0")
 

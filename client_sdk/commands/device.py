@@ -217,7 +217,7 @@ def device(
     speak_as(joining.name)
     trainer = LearnerTrainer(*joining.prepare(), seeds=True)
     log_plainly("quorate.device")
-    with FileStorage(joining.folder) as storage, stopped_by_signals() as stop:
+    with FileStorage(joining.folder, sums=joining.sums) as storage, stopped_by_signals() as stop:
         ended = joining.take_part("This device", storage, trainer, stop, as_json)
     say_stopped(ended, as_json, "'quorate device history' lists them.")
 

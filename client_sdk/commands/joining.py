@@ -6,6 +6,7 @@ prints lines; ``http.client.Client`` does the work.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import re
 from collections.abc import Callable
@@ -140,6 +141,13 @@ class Joining:
         int | None,
         typer.Option(min=1, help="In secure rounds, put updates into so many sums a day at most (default: 100)."),
     ] = None
+    sums_folder: Annotated[
+        Path,
+        typer.Option(
+            envvar="QUORATE_SUMS_FOLDER",
+            help="Where the devices of this user that have the same --data and --shard count these sums together.",
+        ),
+    ] = Path("~/.local/state/quorate/sums")
     nearest_model: Annotated[
         float | None,
         typer.Option(
@@ -230,6 +238,14 @@ class Joining:
             max_state_bytes=None if self.state_mb is None else self.state_mb * 1_000_000,
             secure=SecureBounds.model_validate(bounds) if bounds else None,
         )
+
+    @property
+    def sums(self) -> Path:
+        """The file in which devices with this data count into how many sums it goes: one for each file, wherever it is
+        named from, or installed data set, and share of it."""
+        named = Path(self.data or "")
+        data = str(named.resolve()) if named.exists() else self.data
+        return self.sums_folder / hashlib.sha256(f"{data}\n{self.shard}".encode()).hexdigest()
 
     @property
     def name(self) -> str:

@@ -11,7 +11,7 @@ from client_sdk import codecs
 from client_sdk.device.strategies import lacks_half
 from client_sdk.protocol.devices import Assignment, CheckIn, Policy, Task
 from client_sdk.protocol.secure import SECURE_VERSION, SecureBounds, SecureTask
-from client_sdk.secagg.consent import SecurePolicy, plain_refusal, require_terms
+from client_sdk.secagg.consent import SecurePolicy, plain_refusal, require_terms, said_of_sums
 from client_sdk.secagg.errors import BadParameters, Refusal
 from client_sdk.secagg.header import Terms, terms_of
 
@@ -80,8 +80,11 @@ def secure_refusal(task: SecureTask, policy: Policy) -> str | None:
 def terms_refusal(terms: Terms, policy: Policy) -> str | None:
     """Why this device joins no secure round of a plan with these terms; None where it does. Checked before training,
     since the header comes only after it."""
+    bounds = secure_policy(policy)
+    if bounds.sums_made:
+        return said_of_sums(bounds)
     try:
-        require_terms(terms, secure_policy(policy))
+        require_terms(terms, bounds)
     except Refusal as refused:
         return str(refused)
     return None

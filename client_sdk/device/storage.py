@@ -28,6 +28,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import BinaryIO, Self
@@ -41,7 +42,7 @@ from client_sdk.device.durable_folder import DurableFolder, explained
 from client_sdk.device.record import RECORD_FORMAT, Joined, Record, StorageError
 from client_sdk.device.states import MemoryStates, StateFolder, States
 from client_sdk.secagg.errors import SecaggError
-from client_sdk.secagg.memory import Memory
+from client_sdk.secagg.memory import DAY_S, Memory
 
 # ------------------------------------------------------------ storage
 
@@ -112,10 +113,11 @@ class FileStorage:
     """Storage of a device or a worker in a folder, made with mode 0700 where it is missing; ``~`` is the user's home.
 
     ``durable=False`` leaves out every fsync: for simulated fleets, whose devices need not survive a power cut.
-    StorageError: the folder is in use by another process, or cannot be written.
+    ``sums``: the file in which all folders with the same data count their masked vectors together (``Sums``); None:
+    this one counts for itself. StorageError: the folder is in use by another process, or cannot be written.
     """
 
-    def __init__(self, folder: Path | str, *, durable: bool = True) -> None:
+    def __init__(self, folder: Path | str, *, durable: bool = True, sums: Path | None = None) -> None:
         try:
             self.folder = Path(folder).expanduser()
         except RuntimeError:
@@ -129,6 +131,7 @@ class FileStorage:
         self._checkpoints = FileCheckpoints(self.folder / "checkpoints")
         self._states = StateFolder(DurableFolder(self.folder / "states", durable))
         self._secure_path = self.folder / "secure.bin"
+        self._sums = None if sums is None else Sums(sums, durable)
         self._keeping = Lock()
         """Excludes other threads from the memory of secure rounds, as the folder's lock does other processes."""
 
@@ -158,12 +161,13 @@ class FileStorage:
                     self._files.erase(old)
 
     def load_secure(self) -> Memory:
+        of_data = () if self._sums is None else self._sums.times()
         with explained(self.folder):
             if not self._secure_path.exists():
-                return Memory()
+                return Memory(of_data=of_data)
             stored = self._secure_path.read_bytes()
         try:
-            return Memory.parse(stored)
+            return replace(Memory.parse(stored), of_data=of_data)
         except SecaggError as error:
             raise StorageError(
                 f"{self._secure_path} cannot be read, so this device cannot know what it signed in secure rounds: "
@@ -175,6 +179,9 @@ class FileStorage:
             newest = self.load_secure()
             changed = change(newest)
             if changed is not newest:
+                last = changed.last_answered
+                if self._sums is not None and last is not None and last != newest.last_answered:
+                    self._sums.add(last[1].at)
                 with explained(self.folder):
                     self._files.replace_erasing(self._secure_path, changed.encoded)
             return changed
@@ -247,6 +254,41 @@ class FileStorage:
             file.write(joined.model_dump_json().encode() + b"\n")
             self._files.sync(file)
         self._files.sync_folder()
+
+
+class Sums:
+    """When masked vectors of one data set left its device folders in the last day: a file of Unix seconds, a line each,
+    which is replaced as a whole under a lock. A vector is counted before it is stored in its folder's memory, so a
+    crash in between counts one too many."""
+
+    def __init__(self, path: Path, durable: bool) -> None:
+        try:
+            self._path = path.expanduser()
+        except RuntimeError:
+            raise StorageError(
+                f"This system does not say which folder is home, so {path} cannot be found: name another for sums."
+            ) from None
+        self._files = DurableFolder(self._path.parent, durable)
+
+    def times(self) -> tuple[float, ...]:
+        """All that are in the file. StorageError."""
+        with explained(self._path.parent):
+            lines = self._path.read_text("ascii").split() if self._path.exists() else []
+        try:
+            return tuple(map(float, lines))
+        except ValueError:
+            raise StorageError(
+                f"{self._path} cannot be read, so this device cannot know into how many sums its data went today."
+            ) from None
+
+    def add(self, at: float) -> None:
+        """Count one more, and forget those that are a day older or newer."""
+        with explained(self._path.parent):
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self._path.with_suffix(".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                kept = [one for one in self.times() if abs(at - one) < DAY_S]
+                self._files.replace(self._path, "".join(f"{one!r}\n" for one in [*kept, at]).encode())
 
 
 def read_record(folder: Path | str) -> Record | None:

@@ -47,6 +47,7 @@ from client_sdk.device.actions import (
 )
 from client_sdk.device.contribution import ClearContribution, in_private_order, sketch_for
 from client_sdk.device.enrolling import NEW
+from client_sdk.device.policy import secure_policy
 from client_sdk.device.record import Record, Storage
 from client_sdk.device.requests import Pacing
 from client_sdk.device.session import participate
@@ -63,6 +64,8 @@ from client_sdk.learners import RolesTrainer, StrategyTrainer, Trainer
 from client_sdk.protocol.devices import Assignment, CheckIn, DeviceFacts, Policy, Wait
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError, parse_problem, problem
+from client_sdk.protocol.secure import SecureBounds
+from client_sdk.secagg.consent import sums_made
 from client_sdk.secagg.memory import SKETCH_SECRET_BYTES, Memory
 from client_sdk.tensors import Manifest, Tensors, canonical_digest, from_bytes
 from client_sdk.tensors.manifest import of_model
@@ -311,7 +314,11 @@ class Client(DeviceDriver):
     def _offer(self) -> CheckIn:
         if self._now() - self._expired_at > EXPIRE_S:
             self._expire_states()
-        policy, plain = self._policy, self._remembered().plain
+        policy, memory = self._policy, self._remembered()
+        plain, bounds = memory.plain, secure_policy(policy)
+        if sums_made(bounds, memory, self._now()):
+            said = policy.secure or SecureBounds()
+            policy = policy.model_copy(update={"secure": said.changed(sums_made=True)})
         if plain is not None:
             here = plain & set(self._trainer.learners)
             both = here if policy.plain is None else here & set(policy.plain)

@@ -61,7 +61,7 @@ def group(
                 follow(ranks, catalogue, loaded)
                 return
             log_plainly("quorate.device")
-            with FileStorage(joining.folder) as storage, stopped_by_signals() as stop:
+            with FileStorage(joining.folder, sums=joining.sums) as storage, stopped_by_signals() as stop:
                 trainer = GroupTrainer(ranks, catalogue, loaded, stop)
                 try:
                     ended = joining.take_part(f"This group of {ranks.world}", storage, trainer, stop, as_json)

@@ -78,6 +78,9 @@ class SecureBounds(Message):
     """The most sums in 24 hours into which this device puts an update, over all learners, runs and coordinators: the
     masked vectors that leave it, whether a sum follows or not. Sums of many rounds, with the lists of who is in them,
     are equations. None: any number."""
+    sums_made: bool = Field(default=False, exclude_if=not_)
+    """The device says it of itself: today's are made, so that it is selected for no secure round until the first of
+    them is a day old. Not sent if false."""
     nearest_model: float = Field(default=0.002, ge=0, le=1, allow_inf_nan=False)
     """A model that is nearer than this share of the plan's ``max_norm`` to one that this device has answered is
     refused, by the L2 distance of the parameters: two sums of nearly equal models, with one device more, would show

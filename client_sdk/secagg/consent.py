@@ -124,9 +124,21 @@ def require_another_model(
 def require_sums_left(policy: SecurePolicy, memory: Memory, at: float) -> None:
     """Raise Refusal where as many masked vectors as the owner allows have left this device in a day: before training,
     and again before each attempt, since a coordinator may begin many in one round."""
-    made = sum(model.vectors for model in memory.answered.values() if model.at > at - DAY_S)
-    if policy.sums_a_day is not None and made >= policy.sums_a_day:
-        raise Refusal(f"This device's owner lets its data into {policy.sums_a_day} sums a day, and today's are made.")
+    if sums_made(policy, memory, at):
+        raise Refusal(said_of_sums(policy))
+
+
+def sums_made(policy: SecureBounds, memory: Memory, at: float) -> bool:
+    """Whether as many masked vectors as the owner allows have left this device in the last day, or the folders that
+    count with it."""
+    own = sum(model.vectors for model in memory.answered.values() if model.at > at - DAY_S)
+    together = sum(abs(at - one) < DAY_S for one in memory.of_data)
+    return policy.sums_a_day is not None and max(own, together) >= policy.sums_a_day
+
+
+def said_of_sums(policy: SecureBounds) -> str:
+    """Why a device takes part in no secure round where ``sums_made``."""
+    return f"This device's owner lets its data into {policy.sums_a_day} sums a day, and today's are made."
 
 
 def require_agreed(header: AttemptHeader, expected: Expected, policy: SecurePolicy) -> None:

@@ -221,6 +221,15 @@ class Memory:
     answered: Mapping[bytes, Answered] = field(default_factory=dict)
     """By checkpoint, in the order in which they were last masked, the last ``MOST_ANSWERED``."""
 
+    of_data: tuple[float, ...] = ()
+    """When masked vectors of the same data left in the last days, from this and other folders that count together: Unix
+    seconds by their clocks. The storage gives them with each memory, and keeps them elsewhere."""
+
+    @property
+    def last_answered(self) -> tuple[bytes, Answered] | None:
+        """The model that was answered last; None before the first."""
+        return [*self.answered.items()][-1] if self.answered else None
+
     def require_seen(self, tensors: bytes, seen: Live | None) -> None:
         """Raise Superseded where the stored attempt on this checkpoint is another than ``seen``, or at another step."""
         if _mark(self.live.get(tensors)) != _mark(seen):

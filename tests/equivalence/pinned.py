@@ -127,6 +127,7 @@ _BOUNDS = {
     "fewest_steps": 4,
     "largest_batch": 0.25,
     "sums_a_day": 12,
+    "sums_made": True,
     "nearest_model": 0.05,
     "near_repeats": 1,
 }

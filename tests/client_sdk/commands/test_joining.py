@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,11 @@ import typer
 
 from client_sdk.commands.device import app as device_app
 from client_sdk.commands.joining import Joining
-from client_sdk.device.storage import read_history
+from client_sdk.device.storage import FileStorage, read_history
 from client_sdk.learning.collective import app as group_app
 from client_sdk.protocol.devices import CheckIn, Policy, SecureBounds, Task
+from client_sdk.secagg.memory import Answered
+from client_sdk.secagg.nearness import SKETCH_BYTES
 from tests.client_sdk.commands.run_cli import quorate
 from tests.client_sdk.commands.token_files import token_file
 from tests.client_sdk.http.http_script import script, serving
@@ -105,6 +109,46 @@ def test_bounds_on_secure_rounds_are_sent_where_they_are_set(
     )
     assert asked[-1] == Policy(secure_only=True, secure=bounds, learners=(LEARNER,))
     assert len(read_history(workplace / "d1")) == 2
+
+
+def test_devices_with_the_same_data_count_their_sums_together(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the file, wherever it is named from, and its share: of two folders with stock commands."""
+    monkeypatch.setenv("QUORATE_SUMS_FOLDER", "sums")
+    (workplace / "link.npz").symlink_to("mine.npz")
+    count = partial(Joining, sums_folder=Path("sums"))
+    here = count(data="mine.npz").sums
+    assert here == count(data=str(workplace / "mine.npz"), folder=Path("d2"), target="y").sums
+    assert here == count(data="link.npz").sums
+    assert len({here, count(data="mine.npz", shard="1/2").sums, count(data="mnist").sums}) == 3
+
+    def made() -> list[bool]:
+        """What a device of another folder says of today's sums, round after round."""
+        said: list[bool] = []
+        coordinator = script(1, task=Task(learner=LEARNER))
+        genuine = coordinator.handle
+
+        def listening(method: str, path: str, signer: str, body: bytes) -> tuple[int, bytes]:
+            if path == "/v1/checkins":
+                bounds = CheckIn.model_validate_json(body).policy.secure
+                said.append(bounds is not None and bounds.sums_made)
+            return genuine(method, path, signer, body)
+
+        coordinator.handle = listening  # type: ignore[method-assign]
+        with serving(coordinator) as server:
+            mine = ["--url", server.url, "--data", "mine.npz", "--learner", LEARNER, "--rounds", "1"]
+            assert device(*mine, "--folder", f"of {len(folders)}", "--token-file", token_file()) == 0
+        folders.append(server.url)
+        return said
+
+    folders: list[str] = []
+    assert made() == [False]
+    with FileStorage("another", sums=here) as storage:
+        for number in range(100):
+            model = Answered(at=time.time() - number, sketch=bytes(SKETCH_BYTES))
+            storage.keep(lambda newest, n=number, m=model: newest.answering(bytes([n]) * 32, m))  # type: ignore[misc]
+    assert made() == [True]
+    here.write_text("".join(f"{time.time() - 86_401}\n" for _ in range(100)))
+    assert made() == [False]
 
 
 def test_the_learner_that_is_named_is_the_only_one_that_is_offered(workplace: Path) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from client_sdk.device.contribution import sketch_for
+from client_sdk.device.record import StorageError
+from client_sdk.device.storage import FileStorage
 from client_sdk.protocol.devices import Policy
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.secure import SecureRefusal
-from client_sdk.secagg.consent import SecurePolicy, require_another_model
+from client_sdk.secagg.consent import SecurePolicy, require_another_model, require_sums_left
 from client_sdk.secagg.errors import BadMessage, Refusal
 from client_sdk.secagg.header import GraphRule, Terms
 from client_sdk.secagg.memory import MOST_ANSWERED, Answered, Memory
@@ -209,6 +212,27 @@ def test_more_sums_than_a_day_has_are_left_out_and_the_device_asks_again_another
     finish(world, [phone])
     assert (phone.trainings, phone.routes(Route.SECURE_REFUSAL)) == (0, [])
     assert "into 1 sums a day" in phone.storage.history()[-1].reason
+
+
+def test_folders_with_the_same_data_count_their_vectors_together(tmp_path: Path) -> None:
+    sums, policy = tmp_path / "sums" / "data", SecurePolicy(sums_a_day=2)
+    with FileStorage(tmp_path / "a", sums=sums) as one, FileStorage(tmp_path / "b", sums=sums) as other:
+        for storage, at in ((one, 0.0), (other, 5.0)):
+            require_another_model(TERMS, policy, storage.load_secure(), bytes(32), of([1.0]), at)
+            storage.keep(lambda newest, at=at: newest.answering(bytes(32), Answered(at=at, sketch=of([1.0]))))  # type: ignore[misc]
+            storage.keep(lambda newest: newest.bound_by(3))  # no vector
+        for storage in (one, other):
+            assert storage.load_secure().of_data == (0.0, 5.0)
+            with pytest.raises(Refusal, match="into 2 sums a day"):
+                require_sums_left(policy, storage.load_secure(), DAY - 1)
+            require_sums_left(policy, storage.load_secure(), DAY)
+        one.keep(lambda newest: newest.answering(b"n" * 32, Answered(at=DAY + 1, sketch=of([2.0]))))
+        assert other.load_secure().of_data == (5.0, DAY + 1), "what is a day old is forgotten"
+    with FileStorage(tmp_path / "c") as alone:
+        assert alone.load_secure() == Memory()
+    sums.write_text("x")
+    with FileStorage(tmp_path / "d", sums=sums) as storage, pytest.raises(StorageError, match="cannot be read"):
+        storage.load_secure()
 
 
 def test_each_vector_of_one_model_counts() -> None:

@@ -132,6 +132,7 @@ def test_bounds_reach_the_attempt_as_they_were_set() -> None:
         "fewest_steps": 3,
         "largest_batch": 0.1,
         "sums_a_day": 9,
+        "sums_made": True,
         "nearest_model": 0.02,
         "near_repeats": 2,
     }

@@ -65,6 +65,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "fewest_steps": 2,
         "largest_batch": 0.5,
         "sums_a_day": 100,
+        "sums_made": False,
         "nearest_model": 0.002,
         "near_repeats": 0,
     },

@@ -83,6 +83,7 @@ def test_after_a_secure_round_a_device_is_eligible_for_those_plain_ones_that_its
         ({"max_norm": 0.099}, None, "an L2 clip of at least 0.1; the plan asks for 0.099"),
         ({}, {"smallest_norm": 1.5}, "an L2 clip of at least 1.5; the plan asks for 1"),
         ({}, {"largest_range": 0.2}, "a range of at most 0.2; the plan asks for 0.25"),
+        ({}, {"sums_a_day": 7, "sums_made": True}, "into 7 sums a day, and today's are made"),
         ({}, {"largest_weight_cap": 9999}, "a weight cap of at most 9999; the plan asks for 10000"),
         ({"profile": "fast", "drop": 20}, {"strict_only": True}, "strict secure rounds only"),
     ],
