@@ -253,9 +253,9 @@ def seen(view: RoundView, secure: SecureView) -> str:
     recovered = came.get("share", 0) - summed
     gone = f" {recovered} vanished before they masked, and their masks were removed from the sum." if recovered else ""
     return (
-        f"the coordinator saw the sum of {summed} updates, its total weight {view.weight}, and which devices are in "
-        f"it; it could see no single update, and no sum of fewer, as long as no more devices collude than the plan "
-        f"allows for.{gone} {STILL_READ}"
+        f"the coordinator saw the sum of {summed} updates, its total weight (here {view.weight}, rounded), "
+        f"and which devices are in it; it could see no single update, and no sum of fewer, as long as no more devices "
+        f"collude than the plan allows for.{gone} {STILL_READ}"
     )
 
 

@@ -368,6 +368,8 @@ class Plan(Section):
         """The most that one update can weigh."""
         if self.buffered is not None:
             return heaviest(self.aggregation, self.weight_unit // WHOLE) * WHOLE
+        if self.secure is not None:
+            return self.secure.cap(self.aggregation)
         return heaviest(self.aggregation, self.weight_unit)
 
     @property

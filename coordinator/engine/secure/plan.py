@@ -77,7 +77,7 @@ class Secure(Section):
     """Bits of a quantized value. Below 8 only after a rotation (``task.codec = "rotated@1"``, or one of
     ``sampled-...-rotated@1``), which spreads large coordinates."""
     max_norm: float = Field(gt=0, allow_inf_nan=False)
-    """The device scales its update down to this L2 norm."""
+    """The device scales its update down to this L2 norm. Devices refuse less than their owner's policy allows (0.1)."""
     max_abs: float = Field(gt=0, allow_inf_nan=False)
     """Then it cuts each coordinate of the encoded update to this range: [-max_abs, max_abs]. With a rotating codec
     these are rotated coordinates, mostly below 4 max_norm / sqrt(values sent), hardly ever above
@@ -193,8 +193,8 @@ class Secure(Section):
         cohort = plan.cohort
         if plan.weighting == "examples":
             yield (
-                "each round's total weight is published with who is in it, and sizes of single devices follow from "
-                'several of these: aggregation.weighting = "equal" tells none.'
+                "each round's total weight can be computed from its model, and sizes of single devices follow from "
+                'several of these, with who is in each: aggregation.weighting = "equal" tells none.'
             )
         if cohort.asks_size:
             field = f"min_examples = {cohort.min_examples}" if cohort.min_examples > 1 else f"choose = {cohort.choose}"

@@ -33,7 +33,7 @@ export function seen(round: SecureRound): string {
   const gone = vanished(secure);
   const recovered = gone ? ` ${count(gone)} vanished before they masked, and their masks were removed from the sum.` : "";
   return (
-    `The coordinator saw the sum of ${count(came(secure, "mask"))} updates, its total weight ${count(round.weight)}, and which devices are in it; ` +
+    `The coordinator saw the sum of ${count(came(secure, "mask"))} updates, its total weight (here ${count(round.weight)}, rounded), and which devices are in it; ` +
     `it could see no single update, and no sum of fewer, as long as no more devices collude than the plan allows for.${recovered} ${STILL_READ}`
   );
 }

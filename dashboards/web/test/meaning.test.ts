@@ -14,7 +14,7 @@ describe("secure rounds", () => {
   it("say what could be seen, and who vanished", () => {
     const round = secure(true, { advertise: 300, share: 290, mask: 256, agree: 256, unmask: 250 });
     expect(vanished(round.secure)).toBe(34);
-    expect(seen(round)).toContain("the sum of 256 updates, its total weight 1,200");
+    expect(seen(round)).toContain("the sum of 256 updates, its total weight (here 1,200, rounded)");
     expect(seen(round)).toContain("34 vanished before they masked");
     expect(seen(round)).toContain("can shape it so that single training examples can be read out of the sum");
   });

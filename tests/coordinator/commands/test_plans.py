@@ -73,7 +73,7 @@ def test_check_says_what_a_secure_plan_leaves_open(plan: Path, capsys: pytest.Ca
     assert quorate("plan", "check", str(plan), *cohort, "--json") == 0
     assert json.loads(capsys.readouterr().out)["secure"] == {"reserve": 12, "quiet_s": 15.0}
     assert f"a sum: {STILL_READ}" in checked()
-    total = "sizes: each round's total weight is published with who is in it"
+    total = "sizes: each round's total weight can be computed from its model"
     assert total in checked("--set", "aggregation.weighting='examples'")
     equal = checked("--set", "aggregation.weighting='equal'")
     assert "sizes:" not in equal

@@ -79,7 +79,7 @@ function Entry({ name, field: found, value, wrong, onChange }: EntryProps) {
       <label htmlFor={id}>{name.split(".").at(-1)}</label>
       {found.kind === "choice" ? (
         <select {...common} value={value === undefined ? "" : String(value)} onChange={(event) => onChange(event.target.value || undefined)}>
-          <option value="">{`${String(found.default)} (default)`}</option>
+          <option value="">{found.default === null ? "by default" : `${String(found.default)} (default)`}</option>
           {found.choices.map((one) => (
             <option key={one}>{one}</option>
           ))}
