@@ -98,6 +98,14 @@ class StrategyTrainer(Trainer, Protocol):
         """Train by this half, from what the device keeps: see ``train``, and ``strategies.train_by``."""
 
 
+@runtime_checkable
+class FirstModels(Protocol):
+    """The port of a device that makes first models itself, so that it knows where those of secure rounds come from."""
+
+    def first_model(self, learner: str) -> Callable[[int], Tensors] | None:
+        """The ``initial`` of this learner: seed -> the tensors of a first model. None: it makes none."""
+
+
 class Catalogue:
     """Learners by name: all that an owner's device may train."""
 
@@ -245,6 +253,11 @@ class LearnerTrainer:
     @property
     def examples(self) -> int:
         return self._examples if self._examples is not None else count(self._data)
+
+    def first_model(self, learner: str) -> Callable[[int], Tensors] | None:
+        """See ``FirstModels``."""
+        made: Callable[[int], Tensors] | None = getattr(self.catalogue.load(learner), "initial", None)
+        return made
 
     def train(self, assignment: Assignment, checkpoint: Tensors, device: str, deadline: Callable[[], float]) -> Update:
         learner = self.catalogue.load(assignment.task.learner)

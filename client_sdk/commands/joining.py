@@ -161,6 +161,37 @@ class Joining:
         int | None,
         typer.Option(min=0, help="In secure rounds, answer so many of such models a day all the same (default: 0)."),
     ] = None
+    origins: Annotated[
+        str | None,
+        typer.Option(
+            help="In secure rounds, take first models that the learner makes of a seed or somebody trusted has signed "
+            "('usual', the default; of a learner that makes none, any), such models only ('signed'), or 'any'."
+        ),
+    ] = None
+    model_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model-key",
+            metavar="HEX",
+            help="A public key, beside the authority's, that signs first models; may be given several times.",
+        ),
+    ] = None
+    largest_move: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="In secure rounds, refuse plans and models by which a round moves the model further than so many "
+            "times the plan's clip (default: 3). 0: any distance.",
+        ),
+    ] = None
+    late_moves: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="In secure rounds of a run not seen before, refuse models more than so many of its moves away from "
+            "the first one (default: 10).",
+        ),
+    ] = None
     allow: Annotated[
         list[str] | None,
         typer.Option(
@@ -194,6 +225,11 @@ class Joining:
                 "Name this device's data with --data: an installed data set such as mnist, or a file such as mine.npz."
             )
         check_url(self.coordinator)
+        if self.origins not in (None, "usual", "signed", "any"):
+            fail(f"--origins is usual, signed or any, not {self.origins!r}.")
+        for key in self.model_key or []:
+            if not re.fullmatch("[0-9a-f]{64}", key):
+                fail(f"--model-key {key!r} is no public key: 64 hexadecimal digits in small letters.")
         if self.who_file is not None and not self.who_file.is_file():
             fail(f"There is no file {self.who_file}: --who-file names what proves who this device is.")
         for name in self.allow or []:
@@ -214,7 +250,7 @@ class Joining:
         from client_sdk.learners import EVERY
         from client_sdk.protocol.devices import Policy, SecureBounds
 
-        given = {
+        given: dict[str, object] = {
             "smallest_cohort": self.smallest_cohort,
             "most_colluding": self.most_colluding,
             "largest_norm": self.largest_norm or None,
@@ -229,8 +265,14 @@ class Joining:
             "sums_a_day": self.sums_a_day,
             "nearest_model": self.nearest_model,
             "near_repeats": self.near_repeats,
+            "origins": self.origins,
+            "model_keys": self.model_key or None,
+            "largest_move": self.largest_move,
+            "late_moves": self.late_moves,
         }
         bounds = {name: value for name, value in given.items() if value is not None}
+        if self.largest_move == 0:
+            bounds["largest_move"] = None
         return Policy(
             learners=tuple(self.allow) if self.allow and EVERY not in self.allow else None,
             secure_only=self.secure_only,

@@ -38,6 +38,7 @@ from client_sdk.protocol.problems import Problem
 from client_sdk.secagg.actions import Keep
 from client_sdk.secagg.errors import SecaggError
 from client_sdk.secagg.memory import Memory
+from client_sdk.secagg.origin import First
 from client_sdk.tensors import Tensors
 
 
@@ -149,6 +150,8 @@ class Sketch:
     of the memory of secure rounds (``Memory.sketching``)."""
 
     assignment: Assignment
+    first: bool = False
+    """Find out of the run's first model too: make it, or read the signed one, which was fetched before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +232,10 @@ class Sketched:
     tensors: bytes
     """``canonical_digest`` of the checkpoint's tensors."""
     at: float
+    values: int = 0
+    """How many parameters of it are averaged."""
+    first: First = field(default_factory=First)
+    """Of the run's first model, where that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from client_sdk.secagg.actions import DeviceContribution
 from client_sdk.secagg.agreement import derive
 from client_sdk.secagg.header import agreed_digest
 from client_sdk.secagg.nearness import KIND_BYTES, sketch_of
+from client_sdk.secagg.origin import CLOSE, First
 from client_sdk.tensors import (
     FLOATING,
     Array,
@@ -48,7 +49,7 @@ from client_sdk.tensors import (
     to_bytes,
     widen,
 )
-from client_sdk.tensors.manifest import by_name, of_model
+from client_sdk.tensors.manifest import by_name, is_shared, of_model
 from client_sdk.update import Update
 
 KEY = "quorate.contribution"
@@ -149,6 +150,41 @@ def sketch_for(
     return sketch_of((_as_floats(model[name]) for name in names), kind, secret)
 
 
+def run_key(coordinator: str, assignment: Assignment) -> bytes:
+    """By what a device tells runs apart whose models it knows (``Memory.known``)."""
+    return sha256(canonical([coordinator, assignment.run, assignment.plan_digest])).digest()
+
+
+def model_digest(checkpoint: bytes) -> bytes:
+    """``canonical_digest`` of a checkpoint's model alone, without what a strategy shares beside it."""
+    return bytes.fromhex(canonical_digest(to_bytes(of_model(from_bytes(checkpoint)))))
+
+
+def first_made(made: Tensors, checkpoint: bytes, version: int, sketch: bytes) -> First:
+    """What a device finds out by the first model that it has ``made`` of the run's seed; of version 0, which is the
+    ``checkpoint``, also whether it is that one. ``sketch``: of the one that it has made."""
+    differs = _difference(made, from_bytes(checkpoint)) if version == 0 else ""
+    return First(sketch=sketch, made=True, differs=differs, can_make=True)
+
+
+def _difference(made: Tensors, received: Tensors) -> str:
+    """The first tensor that is another than in ``made``; what a strategy shares begins with zeros. Empty: none."""
+    for name in sorted(made.keys() | received.keys()):
+        one, other = made.get(name), received.get(name)
+        if other is not None and is_shared(name):
+            same = not other.any()
+        elif one is None or other is None or (one.dtype, one.shape) != (other.dtype, other.shape):
+            same = False
+        elif Manifest.of({name: one})[name].dtype in FLOATING:
+            mine, theirs = _as_floats(one).astype(np.float64), _as_floats(other).astype(np.float64)
+            same = bool(np.linalg.norm(mine - theirs) <= CLOSE * np.linalg.norm(mine))
+        else:
+            same = one.tobytes() == other.tobytes()
+        if not same:
+            return name
+    return ""
+
+
 def _as_floats(array: Array) -> NDArray[np.floating]:
     return array if array.dtype.kind == "f" else widen(array)  # bfloat16 is no number to numpy
 
@@ -163,7 +199,9 @@ def agreed(assignment: Assignment) -> bytes:
     """``terms.agreed_digest`` of a secure round's assignment. ValueError where the round is plain."""
     if assignment.secure is None:
         raise ValueError("a plain round has no terms of secure rounds")
-    return agreed_digest(assignment.plan_digest, assignment.task, assignment.secure.weighting, assignment.roles_digest)
+    secure = assignment.secure
+    moves = secure.move, secure.move_each
+    return agreed_digest(assignment.plan_digest, assignment.task, secure.weighting, assignment.roles_digest, moves)
 
 
 def work_for(

@@ -36,6 +36,7 @@ from client_sdk.credentials.identity_keys import TrustedAuthority
 from client_sdk.device.actions import (
     Action,
     Failed,
+    Fetch,
     FetchList,
     ListFetched,
     Load,
@@ -50,13 +51,22 @@ from client_sdk.device.actions import (
     Sketched,
     Sleep,
 )
-from client_sdk.device.contribution import ClearContribution, codec_seed
+from client_sdk.device.contribution import ClearContribution, codec_seed, run_key
 from client_sdk.device.enrolling import Enrolling
 from client_sdk.device.policy import secure_policy
 from client_sdk.device.record import Joined, StorageError, TrainedWork
-from client_sdk.device.requests import NoAnswerInTime, short
+from client_sdk.device.requests import NoAnswerInTime, short, why_not
 from client_sdk.identity import Entropy, Signer, key_of
-from client_sdk.protocol.devices import Assignment, CheckIn, LoggedEvent, Noted, Outcome, Policy, Withdrawal
+from client_sdk.protocol.devices import (
+    Assignment,
+    CheckIn,
+    CheckpointRef,
+    LoggedEvent,
+    Noted,
+    Outcome,
+    Policy,
+    Withdrawal,
+)
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem, ProblemError
 from client_sdk.protocol.secure import (
@@ -70,11 +80,12 @@ from client_sdk.protocol.secure import (
     Stage,
 )
 from client_sdk.secagg.actions import AttemptReply, DeviceContribution, Keep, Primitives, ServerAnswer, Transmit
-from client_sdk.secagg.consent import Expected, require_another_model
+from client_sdk.secagg.consent import Expected, SecurePolicy, require_another_model
 from client_sdk.secagg.device import SecureDevice
 from client_sdk.secagg.errors import Expired, Refusal, SecaggError, SpentOnCheckpoint, Superseded, Unopened
 from client_sdk.secagg.header import AttemptHeader, terms_of
-from client_sdk.secagg.memory import Live, Memory, Step
+from client_sdk.secagg.memory import Known, Live, Memory, Step
+from client_sdk.secagg.origin import First, require_origin, require_reachable
 from client_sdk.secagg.quantize import ROUNDING_BYTES
 from client_sdk.secagg.roster import Roster
 from client_sdk.secagg.survivors import Survivors
@@ -249,16 +260,45 @@ class SecureAttempts(RoundEnds):
     def sketched(self, assignment: Assignment, secure: SecureTask, policy: Policy) -> Steps[tuple[bytes, bool]]:
         """The sketch of this round's model, and whether it is near to one before and the owner allows that. Refusal:
         this device puts no update into its sum."""
-        reply = self.observe((yield Sketch(assignment=assignment)))
+        run, terms, bounds = run_key(self.record.coordinator, assignment), terms_of(secure), secure_policy(policy)
+        memory = yield from self.remembered()
+        known = memory.known.get(run)
+        reply = yield from self._looked_at(assignment, first=known is None)
+        if reply.sketch:
+            now = Known(version=assignment.checkpoint.version, at=self.now, sketch=reply.sketch)
+            try:
+                require_reachable(terms, bounds, known, reply.first, now, reply.values)
+            except Refusal:
+                if known is None:
+                    raise
+                known = None  # a run of this name that has begun anew
+                reply = yield from self._looked_at(assignment, first=True)
+                require_reachable(terms, bounds, None, reply.first, now, reply.values)
+            if known is None:
+                self._require_origin(secure, bounds, reply.first)
+        near = require_another_model(terms, bounds, memory, reply.tensors, reply.sketch, self.now)
+        if reply.sketch:
+            yield from self.keep(lambda newest: newest.knowing(run, now, bounds.shortest_round_s))
+        return reply.sketch, near
+
+    def _looked_at(self, assignment: Assignment, *, first: bool) -> Steps[Sketched]:
+        """The model of this round, and with ``first`` what is known of the run's first one. Refusal."""
+        signed = None if assignment.secure is None else assignment.secure.signed
+        if first and signed is not None:
+            ref = CheckpointRef(version=0, digest=signed.digest, bytes=signed.bytes)
+            if reason := why_not((yield from self.fetch_bytes(Fetch(checkpoint=ref), self.due_at))):
+                raise Refusal(f"The run's first model cannot be had: {reason}")
+        reply = self.observe((yield Sketch(assignment=assignment, first=first)))
         if isinstance(reply, Failed):
             raise Refusal(reply.reason)
         if not isinstance(reply, Sketched):
             raise TypeError(f"the driver answered Sketch with {reply!r}")
-        memory = yield from self.remembered()
-        bounds = secure_policy(policy)
-        return reply.sketch, require_another_model(
-            terms_of(secure), bounds, memory, reply.tensors, reply.sketch, self.now
-        )
+        return reply
+
+    def _require_origin(self, secure: SecureTask, bounds: SecurePolicy, first: First) -> None:
+        signature = b"" if secure.signed is None else bytes.fromhex(secure.signed.signature)
+        authority = "" if self.record.authority is None else self.record.authority.public_key
+        require_origin(first, signature, bounds, bytes.fromhex(authority))
 
     def put_in(self) -> Steps[DeviceContribution]:
         """What this device puts into the round: of the saved update, or nothing, where a list was signed for it."""

@@ -174,6 +174,9 @@ class _Session(SecureParts):
         if assignment.secure is not None:
             try:
                 sketch, near = yield from self.sketched(assignment, assignment.secure, offer.policy)
+            except NoAnswerInTime:
+                late = "The round's deadline passed before the run's first model was here."
+                return (yield from self._withdraw(assignment, late))
             except Refusal as refused:
                 refuse = self.decline if refused.final else self._withdraw
                 return (yield from refuse(assignment, str(refused)))

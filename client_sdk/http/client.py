@@ -45,7 +45,13 @@ from client_sdk.device.actions import (
     Train,
     Trained,
 )
-from client_sdk.device.contribution import ClearContribution, in_private_order, sketch_for
+from client_sdk.device.contribution import (
+    ClearContribution,
+    first_made,
+    in_private_order,
+    model_digest,
+    sketch_for,
+)
 from client_sdk.device.enrolling import NEW
 from client_sdk.device.policy import secure_policy
 from client_sdk.device.record import Record, Storage
@@ -60,14 +66,15 @@ from client_sdk.http.driver import Notice as Notice
 from client_sdk.http.exchange import exchanged, headers
 from client_sdk.http.transport import Interrupted, in_short
 from client_sdk.identity import Signer
-from client_sdk.learners import RolesTrainer, StrategyTrainer, Trainer
+from client_sdk.learners import FirstModels, LearnerError, RolesTrainer, StrategyTrainer, Trainer
 from client_sdk.protocol.devices import Assignment, CheckIn, DeviceFacts, Policy, Wait
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError, parse_problem, problem
 from client_sdk.protocol.secure import SecureBounds
 from client_sdk.secagg.consent import sums_made
 from client_sdk.secagg.memory import SKETCH_SECRET_BYTES, Memory
-from client_sdk.tensors import Manifest, Tensors, canonical_digest, from_bytes
+from client_sdk.secagg.origin import First
+from client_sdk.tensors import Layout, Manifest, Tensors, canonical_digest, from_bytes, to_bytes
 from client_sdk.tensors.manifest import of_model
 from client_sdk.update import Seconds, Update, body_of, report_of
 
@@ -243,18 +250,41 @@ class Client(DeviceDriver):
         return reply
 
     def _sketched(self, action: Sketch) -> Sketched | Failed:
+        task = action.assignment.task
         checkpoint = self._storage.checkpoints.get(action.assignment.checkpoint.digest)
         if checkpoint is None:
             return Failed(LOST, self._now())
         drawn = os.urandom(SKETCH_SECRET_BYTES)
         secret = self._storage.keep(lambda newest: newest.sketching(drawn)).sketch_secret
         try:
-            sketch = sketch_for(secret, checkpoint, lambda model: self._statistics(action.assignment, model))
+            sketch = self._sketch(action.assignment, secret, checkpoint)
             tensors = bytes.fromhex(canonical_digest(checkpoint))
+            layout = Layout.of(Manifest.of(from_bytes(checkpoint)), task.averaged, action.assignment.roles)
+            first = self._first(action.assignment, secret, checkpoint) if action.first else First()
         except Exception as error:
             log.exception("a checkpoint cannot be read in run %s", action.assignment.run)
             return Failed(_sentence(error), self._now())
-        return Sketched(sketch, tensors, self._now())
+        return Sketched(sketch, tensors, self._now(), layout.parameters.elements, first)
+
+    def _sketch(self, assignment: Assignment, secret: bytes, checkpoint: bytes) -> bytes:
+        return sketch_for(secret, checkpoint, lambda model: self._statistics(assignment, model))
+
+    def _first(self, assignment: Assignment, secret: bytes, checkpoint: bytes) -> First:
+        """What this device finds out of the run's first model. LearnerError."""
+        secure, make = assignment.secure, None
+        if isinstance(self._trainer, FirstModels):
+            make = self._trainer.first_model(assignment.task.learner)
+        if secure is None or (secure.signed is None and (make is None or secure.first_seed is None)):
+            return First(can_make=make is not None)
+        if make is not None and secure.first_seed is not None:
+            made = make(secure.first_seed)
+            sketch = self._sketch(assignment, secret, to_bytes(made))
+            return first_made(made, checkpoint, assignment.checkpoint.version, sketch)
+        if secure.signed is None or (body := self._storage.checkpoints.get(secure.signed.digest)) is None:
+            raise LearnerError("The run's first model was lost from this device's storage.")
+        return First(
+            sketch=self._sketch(assignment, secret, body), signed=model_digest(body), can_make=make is not None
+        )
 
     def _statistics(self, assignment: Assignment, model: Manifest) -> Collection[str]:
         """The tensors that the learner itself calls statistics."""

@@ -21,7 +21,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from client_sdk.protocol.names import DeviceId, Message
+from client_sdk.protocol.names import DeviceId, Digest, Message
 
 SECURE_VERSION = 2
 """The version of the secure protocol: devices say it when they check in, and are selected for secure rounds by it."""
@@ -32,6 +32,12 @@ OCTETS_MEDIA_TYPE = "application/octet-stream"
 Stage = Literal["advertise", "share", "mask", "survivors", "unmask"]
 """The five exchanges, by what the device sends in each."""
 Hex = Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$", max_length=2000)]
+PublicKey = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="an Ed25519 public key")]
+SIGNATURE_PATTERN = r"^[0-9a-f]{128}$"
+
+
+def _unsaid(value: object) -> bool:
+    return value is None
 
 
 class SecureBounds(Message):
@@ -87,6 +93,28 @@ class SecureBounds(Message):
     that device's update. 0: none is."""
     near_repeats: int = Field(default=0, ge=0)
     """How many such models it answers in 24 hours all the same."""
+    origins: Literal["usual", "signed", "any"] = "usual"
+    """Where a run's first model comes from. *usual*: it is the learner's ``initial(seed)``, which the device makes
+    itself and compares, or a file signed by the authority or by one of ``model_keys``; of a learner that makes no first
+    model, any. *signed*: of such a learner a signed one too. *any*: wherever it comes from."""
+    model_keys: tuple[PublicKey, ...] = Field(default=(), max_length=64)
+    """Public keys (Ed25519), beside the authority's, whose signature under a first model counts."""
+    largest_move: float | None = Field(default=3.0, gt=0, allow_inf_nan=False)
+    """How far one round may move the model in L2, in units of the plan's ``max_norm``: plans whose server optimizer can
+    move it further are refused, and so are models further from the last one that this device knows than their rounds
+    can have moved it. None: any distance."""
+    late_moves: int = Field(default=10, ge=0)
+    """Of a run that this device has not seen before: how many of its rounds' moves, at most, a model may be away from
+    the first one, whatever its version."""
+
+
+class SignedModel(Message):
+    """A run's first model as a file that somebody has signed: its bytes are at ``Route.CHECKPOINT``, as version 0."""
+
+    digest: Digest
+    bytes: int = Field(ge=0)
+    signature: str = Field(pattern=SIGNATURE_PATTERN)
+    """Ed25519, under ``secagg.origin.statement_of`` the model, by the authority or a key that owners trust."""
 
 
 class SecureTask(Message):
@@ -116,6 +144,14 @@ class SecureTask(Message):
     """Fewest devices of a roster and of a sum."""
     statistics: tuple[float, ...] = Field(default=(), exclude_if=not_)
     """The range of each statistic of the model, in the order of their names. Not sent if empty."""
+    move: float | None = Field(default=None, ge=0, allow_inf_nan=False, exclude_if=_unsaid)
+    """The most by which a round moves the model, in L2. None: nothing bounds it."""
+    move_each: float | None = Field(default=None, ge=0, allow_inf_nan=False, exclude_if=_unsaid)
+    """The most by which a round moves one of its values. None: nothing bounds it but ``move``."""
+    first_seed: int | None = Field(default=None, ge=0, lt=2**63, exclude_if=_unsaid)
+    """The run's first model is the learner's ``initial`` of this seed. None: it is not said."""
+    signed: SignedModel | None = Field(default=None, exclude_if=_unsaid)
+    """The run's first model, where somebody has signed it."""
 
 
 class SecureWait(Message):

@@ -33,6 +33,9 @@ class SecurePolicy(SecureBounds):
     most_fast_tries: int = 8
     """Most advertisements on one checkpoint in *fast* rounds: each gives the coordinator a new nonce with which it can
     try memberships."""
+    shortest_round_s: float = 10.0
+    """By this device's clock, a run's model moves on by one round in so many seconds at most. Nothing in a plan says
+    how short a round is: this is what a device waits between two advertisements."""
     longest_life_s: float = 7 * 86_400
     """How far ahead an attempt's expiry may lie: until then the device keeps the attempt's secrets."""
 
@@ -90,6 +93,9 @@ def require_terms(terms: Terms, policy: SecurePolicy) -> None:
             f"This device's owner allows an L2 clip of at least {policy.smallest_norm:g}; "
             f"the plan asks for {terms.max_norm:g}."
         )
+    least = min(terms.move, terms.move_each)  # a model has one value or more
+    if policy.largest_move is not None and least > policy.largest_move * terms.max_norm:
+        raise Refusal(moves_too_far(policy.largest_move, terms.move / terms.max_norm))
     rule = terms.rule
     if rule.profile != "fast":
         return
@@ -102,6 +108,15 @@ def require_terms(terms: Terms, policy: SecurePolicy) -> None:
             f"This device wants secrecy against {policy.smallest_corrupt_millionths / 10_000:g} % who collude; "
             f"the plan counts on {rule.corrupt_millionths / 10_000:g} %."
         )
+
+
+def moves_too_far(most: float, asked: float) -> str:
+    """The reason against a plan whose rounds move a model by up to ``asked`` times its ``max_norm``."""
+    how = f"by up to {asked:.3g} times it" if asked < float("inf") else "by any distance"
+    return (
+        f"This device's owner allows a round to move the model by at most {most:g} times max_norm; "
+        f"the plan's may move it {how}."
+    )
 
 
 def require_another_model(

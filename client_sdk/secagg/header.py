@@ -8,7 +8,8 @@ advertisement. Errors: BadMessage for malformed bytes, BadParameters for inconsi
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from typing import Literal, TypedDict, get_args
@@ -84,6 +85,15 @@ class Terms(PlanNumbers):
 
     statistics: tuple[float, ...] = ()
     """The range of each statistic of the model, in the order of their names: see ``quantize.StatisticRange``."""
+    move: float = field(default=0.0, compare=False)
+    """The most by which a round moves the model, in L2; inf: nothing bounds it. A header has this and the next field in
+    its ``plan`` alone, and its own terms have 0."""
+    move_each: float = field(default=0.0, compare=False)
+    """The most by which a round moves one value; inf: nothing bounds it but ``move``."""
+
+    def reach(self, values: int) -> float:
+        """The most by which a round moves a model of so many averaged parameters, in L2."""
+        return min(self.move, self.move_each * math.sqrt(values))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,7 +272,8 @@ def _profile(name: str) -> Profile:
 # The plan's terms of secure rounds, as an assignment carries them, and what binds its devices to one task. Errors:
 # BadParameters.
 #
-# The header's ``plan`` is ``agreed_digest``, over the plan's digest, the task, the weighting and the roles: otherwise
+# The header's ``plan`` is ``agreed_digest``, over the plan's digest, the task, the weighting, the roles, and how far a
+# round moves the model: otherwise
 # a coordinator could give one device the task and all others a learning rate of almost nothing, under one digest, and
 # the sum would be one device's update. The whole plan is not sent, since it has what operators may keep to
 # themselves. One weight cap, the plan's, holds for all; a cap by device would do the same as another task. Deadlines
@@ -286,12 +297,14 @@ def terms_of(task: SecureTask) -> Terms:
         rule=rule,
         minimum_cohort=task.minimum_cohort,
         statistics=task.statistics,
+        move=math.inf if task.move is None else task.move,
+        move_each=math.inf if task.move_each is None else task.move_each,
     )
 
 
 def task_of(terms: Terms, *, weighting: Literal["examples", "equal"] = "examples") -> SecureTask:
     """What an assignment carries of these terms."""
-    rule = terms.rule
+    rule, (move, move_each) = terms.rule, moves_of(terms)
     return SecureTask(
         q=terms.q,
         max_norm=terms.max_norm,
@@ -305,18 +318,32 @@ def task_of(terms: Terms, *, weighting: Literal["examples", "equal"] = "examples
         eta=rule.eta,
         minimum_cohort=terms.minimum_cohort,
         statistics=terms.statistics,
+        move=move,
+        move_each=move_each,
     )
 
 
+def moves_of(terms: Terms) -> tuple[float | None, float | None]:
+    """``SecureTask.move`` and ``move_each`` of these terms."""
+    move, each = (bound if math.isfinite(bound) else None for bound in (terms.move, terms.move_each))
+    return move, each
+
+
 def agreed_digest(
-    plan_digest: str, task: Task, weighting: Literal["examples", "equal"], roles_digest: str = ""
+    plan_digest: str,
+    task: Task,
+    weighting: Literal["examples", "equal"],
+    roles_digest: str = "",
+    moves: tuple[float | None, float | None] = (None, None),
 ) -> bytes:
     """SHA-256 of what all devices of one sum agreed to, as the header names it (``AttemptHeader.plan``): the digest of
-    the plan, and the task, the weighting and the roles of tensors that each received with its assignment.
+    the plan, and the task, the weighting, the roles of tensors, and how far a round moves the model (``move`` and
+    ``move_each`` of ``SecureTask``), which each received with its assignment.
 
     A device does not see the plan behind its digest. Without the task in it, a coordinator could give one device the
     plan's task and all others one that changes nothing: the sum would be that device's update.
     """
     said: dict[str, object] = {"task": named(task), "weighting": weighting}
     said |= {"roles": roles_digest} if roles_digest else {}
+    said |= {"moves": moves} if moves != (None, None) else {}
     return hashlib.sha256(DOMAIN + b"agreed" + bytes.fromhex(plan_digest) + canonical(said)).digest()

@@ -6,7 +6,8 @@ with the same bytes. When the attempt ends, or another on the same checkpoint re
 Permanent are the *spent* checkpoints, the lowest revocation counter accepted, the newest attempt of each run, and the
 learners that took part in secure rounds. So it grows: by 32 bytes for each checkpoint on which this device signed a
 list, by 44 for each on which it advertised and never signed, by 44 for each run, and by 309 for each of the last
-4,096 models into whose sums it has put an update. It stays when the device leaves.
+4,096 models into whose sums it has put an update, and by 312 for the last model of each of the last 256 runs. It
+stays when the device leaves.
 
 Memories are not changed: a step makes a changed copy of the newest one, under the storage's lock.
 
@@ -194,6 +195,21 @@ class Answered:
     """``nearness.sketch_of`` its parameters."""
 
 
+MOST_KNOWN = 256
+"""Runs of which a device knows the last model; the oldest goes first. About 80 kB."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Known:
+    """The last model of a run that this device has accepted."""
+
+    version: int
+    at: float
+    """Unix seconds, device's clock."""
+    sketch: bytes
+    """``nearness.sketch_of`` its parameters."""
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Memory:
     """All durable state of secure rounds."""
@@ -220,6 +236,8 @@ class Memory:
     the device leaves and enrols again: sketches by another secret are near to none."""
     answered: Mapping[bytes, Answered] = field(default_factory=dict)
     """By checkpoint, in the order in which they were last masked, the last ``MOST_ANSWERED``."""
+    known: Mapping[bytes, Known] = field(default_factory=dict)
+    """By run (``contribution.run_key``), in the order in which they were last accepted, the last ``MOST_KNOWN``."""
 
     of_data: tuple[float, ...] = ()
     """When masked vectors of the same data left in the last days, from this and other folders that count together: Unix
@@ -265,6 +283,15 @@ class Memory:
             model = replace(model, vectors=before.vectors + 1)
         others = [(digest, other) for digest, other in self.answered.items() if digest != tensors]
         return replace(self, answered=dict([*others, (tensors, model)][-MOST_ANSWERED:]))
+
+    def knowing(self, run: bytes, model: Known, shortest_round_s: float) -> Memory:
+        """A copy that knows this model of the run: the same object where it knows one that is so young that no round
+        can have passed since, from which the next one is measured too."""
+        before = self.known.get(run)
+        if before is not None and before.at <= model.at < before.at + shortest_round_s:
+            return self
+        others = [(key, other) for key, other in self.known.items() if key != run]
+        return replace(self, known=dict([*others, (run, model)][-MOST_KNOWN:]))
 
     def is_replay(self, header: AttemptHeader) -> bool:
         """Whether an attempt of this run was begun that is as new as ``header`` or newer."""
@@ -339,6 +366,9 @@ class Memory:
         for tensors, model in self.answered.items():
             out.fixed(tensors, DIGEST_BYTES).float(model.at).number(int(model.near), 1)
             out.number(model.vectors, 4).fixed(model.sketch, SKETCH_BYTES)
+        out.number(len(self.known), 4)
+        for run, last in self.known.items():
+            out.fixed(run, DIGEST_BYTES).number(last.version, 8).float(last.at).fixed(last.sketch, SKETCH_BYTES)
         out.number(len(self.live), 4)
         for tensors, live in sorted(self.live.items(), key=itemgetter(0)):
             live.write(out.fixed(tensors, DIGEST_BYTES))
@@ -374,6 +404,10 @@ class Memory:
             )
             for _ in range(read.count(4, DIGEST_BYTES + 13 + SKETCH_BYTES))
         }
+        known = {
+            read.fixed(DIGEST_BYTES): Known(version=read.number(8), at=read.float(), sketch=read.fixed(SKETCH_BYTES))
+            for _ in range(read.count(4, DIGEST_BYTES + 16 + SKETCH_BYTES))
+        }
         live = {read.fixed(DIGEST_BYTES): Live.read(read) for _ in range(read.count(4, DIGEST_BYTES + LEAST_BYTES))}
         read.end()
         return cls(
@@ -385,6 +419,7 @@ class Memory:
             plain=plain if joined else None,
             sketch_secret=sketch_secret,
             answered=answered,
+            known=known,
         )
 
 

@@ -39,10 +39,10 @@ def sketch_of(parameters: Iterable[NDArray[np.floating]], kind: bytes, secret: b
         return kind + sums.astype("<f4").tobytes()
 
 
-def distance(one: bytes, other: bytes) -> float:
-    """The estimated L2 distance of two models by their sketches; infinity where they have other tensors. 0 where a
-    sketch holds infinity or NaN, since nothing then says that the models are far from each other."""
+def distance(one: bytes, other: bytes, *, unmeasured: float = 0.0) -> float:
+    """The estimated L2 distance of two models by their sketches; infinity where they have other tensors. ``unmeasured``
+    where a sketch holds infinity or NaN: by default 0, since nothing then says that the models are far apart."""
     if one[:KIND_BYTES] != other[:KIND_BYTES]:
         return float("inf")
     a, b = (np.frombuffer(sketch[KIND_BYTES:], "<f4").astype(np.float64) for sketch in (one, other))
-    return float(np.linalg.norm(a - b)) if np.isfinite(a).all() and np.isfinite(b).all() else 0.0
+    return float(np.linalg.norm(a - b)) if np.isfinite(a).all() and np.isfinite(b).all() else unmeasured

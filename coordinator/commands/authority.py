@@ -139,6 +139,30 @@ def token(
         say(made.text if output is None else f"The token is in {output}: give it by --token-file.")
 
 
+@app.command(epilog="Example: quorate authority sign model.safetensors --data quorate-authority")
+def sign(
+    model: Annotated[Path, typer.Argument(metavar="FILE", help="A first model, a safetensors file.")],
+    data: Data = DEFAULT_FOLDER,
+    as_json: Json = False,
+) -> None:
+    """Sign a first model, so that devices take secure runs that begin from it: whoever trusts the authority then trusts
+    that nobody made it to read their data out of sums. A plan has the signature as secure.first_signature."""
+    from client_sdk.device.contribution import model_digest
+    from client_sdk.secagg.origin import sign_model
+    from client_sdk.tensors import TensorError
+
+    try:
+        digest = model_digest(model.read_bytes())
+    except (OSError, TensorError) as error:
+        fail(f"{model} is not a safetensors file that can be signed: {error}.")
+    with _authority(data) as (issuer, _):
+        signature = sign_model(issuer.signer, digest).hex()
+    if as_json:
+        say_json({"model": digest.hex(), "signature": signature})
+        return
+    say(signature)
+
+
 @app.command(epilog="Example: quorate authority devices")
 def devices(data: Data = DEFAULT_FOLDER, as_json: Json = False) -> None:
     """List who was enrolled, devices and workers: state, key and until when the certificate is valid."""

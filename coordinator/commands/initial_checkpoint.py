@@ -126,7 +126,8 @@ def initial(plan: Plan, learner: str | None, seed: int | None) -> tuple[Plan, by
     """The initial checkpoint that a learner makes: (plan, safetensors bytes, origin for display, the learner).
 
     If the plan averages everything and the learner names a subset (``averaged``), the plan that is returned averages
-    that subset. Failure when the learner has another version or makes no initial checkpoint.
+    that subset. A secure plan says the seed, so that devices can make the same.
+    Failure when the learner has another version or makes no initial checkpoint.
     """
     from client_sdk.learners import catalogue_for
     from client_sdk.tensors import to_bytes
@@ -143,5 +144,8 @@ def initial(plan: Plan, learner: str | None, seed: int | None) -> tuple[Plan, by
     averaged = getattr(made, "averaged", ("*",))
     if plan.task.averaged == ("*",) and averaged != ("*",):
         plan = plan.model_copy(update={"task": plan.task.model_copy(update={"averaged": averaged})})
+    if plan.secure is not None and name == plan.task.learner:
+        said = plan.secure.model_copy(update={"first_seed": initial_seed})
+        plan = plan.model_copy(update={"secure": said})
     _check_learner(plan, made)
     return plan, to_bytes(made.initial(initial_seed)), f"{name} {have}, seed {initial_seed}", made

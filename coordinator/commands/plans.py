@@ -160,7 +160,7 @@ def _document(plan: Plan, cost: RoundCost | None, unknown: str) -> dict[str, Any
 def _lines(plan: Plan, cost: RoundCost | None, unknown: str) -> list[str]:
     from client_sdk.protocol.names import size_text
     from client_sdk.protocol.operators import STILL_READ
-    from coordinator.runtime.insight.plan_check import longest_s, time_text
+    from coordinator.runtime.insight.plan_check import longest_s, said_of_move, time_text
 
     cohort, rounds = plan.cohort, plan.finish.rounds
     reports = f"closes at {cohort.goal} reports, counts from {cohort.quorum_count} at the deadline"
@@ -184,6 +184,8 @@ def _lines(plan: Plan, cost: RoundCost | None, unknown: str) -> list[str]:
         lines += [f"sizes:        {said}" for said in plan.secure.said_of_sizes(plan)]
     if cost is None:
         return [*lines, f"model:        not known here: {unknown} Give --init FILE."]
+    if said := said_of_move(plan, cost.values - cost.statistics):
+        lines.append(f"a step:       {said}")
     part = "" if cost.values == cost.model_values else f", of which {cost.values:,} are averaged"
     part += f"; {cost.statistics:,} are of statistics" if cost.statistics else ""
     down, up, all_of_them = cost.download_bytes, cost.upload_bytes, f"where all {cohort.select} report"

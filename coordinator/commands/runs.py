@@ -91,6 +91,8 @@ def create(
             from client_sdk.protocol.operators import STILL_READ
 
             say(STILL_READ)
+            if doubted := read.secure.said_of_first():
+                say(f"{doubted[0].upper()}{doubted[1:]}")
         if made.devices_spent:
             say(
                 f"{who_is_spent(made)}. The ways out: start from another checkpoint, use other devices, or, where "

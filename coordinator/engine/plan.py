@@ -45,6 +45,7 @@ from client_sdk.protocol.operators import Kind
 from client_sdk.protocol.wire import canonical, named
 from client_sdk.protocol.workers import DatacenterTask
 from client_sdk.secagg.header import Terms
+from coordinator.engine.aggregation.optimizers import NO_BOUND, Reach
 from coordinator.engine.aggregation.parameters import ExtensionError, Settings
 from coordinator.engine.aggregation.registry import (
     BUILT_IN,
@@ -53,6 +54,7 @@ from coordinator.engine.aggregation.registry import (
     choose,
     choose_selection,
     choose_strategy,
+    reach_of,
     reason_against_selection,
 )
 from coordinator.engine.aggregation.section import Aggregation
@@ -327,7 +329,16 @@ class Plan(Section):
     @property
     def terms(self) -> Terms | None:
         """What secure rounds of this plan are held to; None: its rounds with devices are plain."""
-        return None if self.secure is None else self.secure.terms(self.aggregation)
+        return None if self.secure is None else self.secure.terms(self.aggregation, reach=self.reach)
+
+    @property
+    def reach(self) -> Reach:
+        """How far a secure round of this plan moves the model at most. A datacenter moves it anywhere."""
+        if self.secure is None or self.datacenter is not None:
+            return NO_BOUND
+        rate, curve = self.aggregation.server_learning_rate, self.schedule and self.schedule.server_learning_rate
+        most = max(curve.rates(rate, self.finish.rounds)) if curve else rate
+        return reach_of(self.aggregation, self.strategy, self.secure.max_norm * self.aggregation.coarser, most)
 
     def task_at(self, version: int) -> Task:
         """The devices' part of a round that begins with this version of the model."""

@@ -58,6 +58,11 @@ class Curve(Section):
         the run."""
         return _rate(self, base, version, rounds)
 
+    def rates(self, base: float, rounds: int) -> list[float]:
+        """Those of the first round, of the first one after the warmup, and of the last one: no other is larger than
+        all, or smaller."""
+        return [self.rate(base, version, rounds) for version in (0, self.warmup, rounds - 1)]
+
 
 @lru_cache(maxsize=4096)
 def _rate(curve: Curve, base: float, version: int, rounds: int) -> float:
@@ -107,7 +112,7 @@ class Schedule(Section):
             rounds = plan.finish.rounds
             if curve.warmup >= rounds:
                 yield f"schedule.{name}.warmup ({curve.warmup}) is not over when the run ends, after {rounds} rounds"
-            rates = [curve.rate(base, version, rounds) for version in (0, curve.warmup, rounds - 1)]
+            rates = curve.rates(base, rounds)
             if max(rates) > _MOST:
                 yield f"schedule.{name} reaches {max(rates):g}: the most is {_MOST:g}"
             if name != "mu" and min(rates) <= 0:

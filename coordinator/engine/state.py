@@ -301,7 +301,7 @@ class RunState:
     def terms(self) -> Terms | None:
         """What secure rounds of this run are held to; None: its rounds with devices are plain."""
         plan = self.plan
-        return None if plan.secure is None else plan.secure.terms(plan.aggregation, self.roles)
+        return None if plan.secure is None else plan.secure.terms(plan.aggregation, self.roles, plan.reach)
 
     @property
     def secure(self) -> SecureRound | None:

@@ -27,7 +27,7 @@ from client_sdk.protocol.devices import (
     Wait,
 )
 from client_sdk.protocol.problems import ProblemError, problem
-from client_sdk.protocol.secure import SecureTask
+from client_sdk.protocol.secure import SecureTask, SignedModel
 from client_sdk.secagg.header import task_of
 from coordinator.blobs import Spool
 from coordinator.engine import effects as fx
@@ -234,7 +234,7 @@ class DeviceRequests:
             checkpoint=self._checkpoint(state, version),
             plan_digest=log.row.plan_digest,
             task=self._core.task(state, device, version),
-            secure=_terms(state),
+            secure=self._terms(state),
             report_within_s=max(0.0, min(ends_at - self._core.clock.now(), state.plan.cohort.collect_s)),
             partial=state.plan.aggregation.partial,
             roles=dict(state.roles),
@@ -376,6 +376,17 @@ class DeviceRequests:
             self._core.process.offered[state.run] = offered
         return offered
 
+    def _terms(self, state: RunState) -> SecureTask | None:
+        """The plan's terms of secure rounds, and what it says of its first model; None: it has plain ones."""
+        terms, secure = state.terms, state.plan.secure
+        if terms is None or secure is None:
+            return None
+        signed = None
+        if secure.first_signature is not None and (row := self._core.store.checkpoint(state.run, 0)) is not None:
+            signed = SignedModel(digest=row.digest, bytes=row.bytes, signature=secure.first_signature)
+        task = task_of(terms, weighting=state.plan.weighting)
+        return task.changed(first_seed=secure.first_seed, signed=signed)
+
     def _limit(self, run: str) -> int:
         return min(self._core.aggregator(run).max_update_bytes, self._core.settings.max_update_bytes)
 
@@ -390,12 +401,6 @@ class DeviceRequests:
             ),
         )
         return problem("invalid-update", shown)
-
-
-def _terms(state: RunState) -> SecureTask | None:
-    """The plan's terms of secure rounds; None: it has plain ones."""
-    terms = state.terms
-    return None if terms is None else task_of(terms, weighting=state.plan.weighting)
 
 
 def _reported(arrived: ArrivedUpdate, at: float) -> ev.Reported:

@@ -19,7 +19,7 @@ from client_sdk import codecs
 from client_sdk.credentials.certificate import RevocationList
 from client_sdk.credentials.identity_keys import TrustedAuthority
 from client_sdk.protocol.devices import Task
-from client_sdk.secagg.header import AttemptHeader, Terms, agreed_digest
+from client_sdk.secagg.header import AttemptHeader, Terms, agreed_digest, moves_of
 from client_sdk.secagg.quantize import StatisticRange
 from client_sdk.secagg.roster import Vouching, vouched_by
 from client_sdk.secagg.statement import DOMAIN
@@ -83,7 +83,7 @@ def announce(
     plan, secure = state.plan, state.plan.secure
     if secure is None:
         raise ValueError("the plan has no secure rounds")
-    digest = plan.digest
+    digest, moves = plan.digest, moves_of(secure.terms(plan.aggregation, reach=plan.reach))
     codec, version = plan.task.codec.rsplit("@", 1)
     return AttemptHeader(
         run=state.run,
@@ -91,7 +91,7 @@ def announce(
         round=state.current.number,
         attempt=state.current.attempt,
         model=bytes.fromhex(state.checkpoint),
-        plan=agreed_digest(digest, task, plan.weighting, state.roles_digest),
+        plan=agreed_digest(digest, task, plan.weighting, state.roles_digest, moves),
         dimension=codecs.linear(plan.task.codec).count(layout.parameters.elements),
         codec=codec,
         codec_version=int(version),

@@ -157,11 +157,13 @@ class _Runs:
         """The runs, and the file of the last checkpoint."""
         setting, folder = self._setting, self._folder
         plain, secure, model = None, None, folder / "model.safetensors"
-        made = ("--learner", setting.learner)
+        made: tuple[str, ...] = ("--learner", setting.learner)
         if not setting.secure:
             plain = self._run("plan.toml", setting.plan(), made)
             self._get(plain, model)
-            made = ("--init", str(model))
+            authority = str(folder / "coordinator" / "authority")
+            signed = self._children.run("sign", "authority", "sign", str(model), "--data", authority).split()[-1]
+            made = ("--init", str(model), "--set", f"secure.first_signature={signed}")
         if setting.secure or setting.secure_rounds:
             self._screen.note("")
             secure = self._run("secure.toml", setting.secure_plan(), made)
@@ -172,8 +174,8 @@ class _Runs:
             self._get(secure, model)
         return plain, secure, model
 
-    def _run(self, file: str, text: str, made: tuple[str, str]) -> Journal:
-        """Create a run of this plan, and follow it to its end. ``made``: the option that gives its first checkpoint."""
+    def _run(self, file: str, text: str, made: tuple[str, ...]) -> Journal:
+        """Create a run of this plan, and follow it to its end. ``made``: the options that say its first checkpoint."""
         plan = self._folder / file
         plan.write_text(text, "utf-8")
         created = self._children.run(f"run-{plan.stem}", "run", "create", str(plan), *made, *self._at, "--json")

@@ -220,6 +220,10 @@ class FleetTrainer:
     def strategies(self) -> Mapping[str, str]:
         return self._inner.strategies
 
+    def first_model(self, learner: str) -> Callable[[int], Tensors] | None:
+        """See ``client_sdk.learners.FirstModels``."""
+        return self._inner.first_model(learner)
+
     def train(self, assignment: Assignment, checkpoint: Tensors, device: str, deadline: Callable[[], float]) -> Update:
         """Train when it is this device's turn, then wait as its habits require. Raises Vanished, at most once a
         round; in a secure round it vanishes later, in an exchange (``VanishesInExchanges``)."""

@@ -226,6 +226,8 @@ NO_FLOORS = SecureBounds(
     sums_a_day=None,
     nearest_model=0.0,
     smallest_norm=0.0,
+    origins="any",
+    largest_move=None,
 )
 """Owners of simulated devices let any work into a sum."""
 

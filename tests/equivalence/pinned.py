@@ -130,6 +130,10 @@ _BOUNDS = {
     "sums_made": True,
     "nearest_model": 0.05,
     "near_repeats": 1,
+    "origins": "signed",
+    "model_keys": ["cd" * 32],
+    "largest_move": 2.5,
+    "late_moves": 4,
 }
 _POLICY = {
     "learners": ["quorate:mnist-mlp"],
@@ -143,7 +147,8 @@ _SECURE_TASK = {
     "q": 12, "max_norm": 2.0, "max_abs": 0.5, "weight_cap": 500, "profile": "fast", "drop": 44,
     "weighting": "equal",
     "corrupt_millionths": 100000, "sigma": 80, "eta": 40, "minimum_cohort": 128,
-    "statistics": [1.5, 65536.0],
+    "statistics": [1.5, 65536.0], "move": 6.0, "move_each": 0.25, "first_seed": 7,
+    "signed": {"digest": _D["b"], "bytes": 99, "signature": "ab" * 64},
 }  # fmt: skip
 _CHECKPOINT = {"version": 4, "digest": _D["a"], "bytes": 1234}
 _WORK = {"steps": 3, "steps_planned": 8, "epochs": 0.375, "examples_seen": 12, "complete": False}
@@ -233,7 +238,18 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     "secure-task": (
         secure.SecureTask,
         _SECURE_TASK,
-        ("weighting", "drop", "corrupt_millionths", "sigma", "eta", "statistics"),
+        (
+            "weighting",
+            "drop",
+            "corrupt_millionths",
+            "sigma",
+            "eta",
+            "statistics",
+            "move",
+            "move_each",
+            "first_seed",
+            "signed",
+        ),
     ),
     "secure-wait": (secure.SecureWait, {"hold_s": 12.5}, ("hold_s",)),
     "secure-signed": (

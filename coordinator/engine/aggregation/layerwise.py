@@ -8,6 +8,9 @@ LARS and LAMB give each layer a step in proportion to its norm. The factor that 
 is 0. Layers of at most one dimension (biases, the scales of normalization) have the factor 1 and are not decayed, as in
 the authors' own code, and as in the datacenter (``coordinator.datacenter.optimizers``).
 
+Steps in proportion to a layer's norm, and decay, grow with the model, so none of these bounds how far a step goes. Nor
+is a bound stated for RAdam without them.
+
 Norms come from ``combining.norm``, and powers from products, so that every machine has the same bits. Numbers that are
 the same for a whole layer are computed in float64 and rounded to float32 once.
 """
@@ -23,7 +26,7 @@ import numpy as np
 
 from coordinator.engine.aggregation.adaptive import BETA1, BETA2, rest
 from coordinator.engine.aggregation.combining import norm
-from coordinator.engine.aggregation.optimizers import Layer, Vector
+from coordinator.engine.aggregation.optimizers import NO_BOUND, Layer, Reach, Vector
 from coordinator.engine.aggregation.parameters import Parameter, Settings
 
 EPS = Parameter(
@@ -60,6 +63,9 @@ class Lars:
 
     def first(self, settings: Settings) -> tuple[float, ...]:
         return (0.0,)
+
+    def reach(self, norm: float, learning_rate: float, settings: Settings) -> Reach:
+        return NO_BOUND
 
     def apply(
         self,
@@ -100,6 +106,9 @@ class Lamb:
 
     def first(self, settings: Settings) -> tuple[float, ...]:
         return 0.0, 0.0
+
+    def reach(self, norm: float, learning_rate: float, settings: Settings) -> Reach:
+        return NO_BOUND
 
     def apply(
         self,
@@ -175,6 +184,9 @@ class RAdam:
 
     def first(self, settings: Settings) -> tuple[float, ...]:
         return (0.0,) * (3 if settings["lookahead"] else 2)
+
+    def reach(self, norm: float, learning_rate: float, settings: Settings) -> Reach:
+        return NO_BOUND
 
     def apply(
         self,

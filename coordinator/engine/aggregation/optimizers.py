@@ -12,6 +12,7 @@ The state must have the same bits wherever a round is folded again, so optimizer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
@@ -33,6 +34,22 @@ class Layer(NamedTuple):
     and those of the datacenter."""
 
 
+class Reach(NamedTuple):
+    """How far one step moves a model, whatever the rounds before it were; infinite: no bound is known."""
+
+    norm: float
+    """In L2."""
+    each: float
+    """In one coordinate."""
+
+    def of(self, values: int) -> float:
+        """In L2, of a model of so many values."""
+        return min(self.norm, self.each * math.sqrt(values))
+
+
+NO_BOUND = Reach(math.inf, math.inf)
+
+
 class ServerOptimizer(Protocol):
     """What every server optimizer declares. One that says ``layerwise = True`` is a ``LayerOptimizer``, any other one a
     ``BlockOptimizer``."""
@@ -50,6 +67,16 @@ class ServerOptimizer(Protocol):
     def first(self, settings: Settings) -> tuple[float, ...]:
         """The value of each slot, in every coordinate, before the first round. Shorter than ``slots`` where these
         settings need the first ones only."""
+        ...
+
+
+class Bounded(ServerOptimizer, Protocol):
+    """The port of those that are built in, which state how far they go. Of a package's nothing is known."""
+
+    def reach(self, norm: float, learning_rate: float, settings: Settings) -> Reach:
+        """How far a step can move the model where no mean delta of this run has an L2 norm above ``norm`` and no
+        learning rate is above ``learning_rate``. Devices hold models of secure rounds to it. ``NO_BOUND`` where steps
+        grow with the model."""
         ...
 
 
@@ -107,6 +134,10 @@ class Average:
             return model + mean
         return model + np.float32(learning_rate) * mean
 
+    def reach(self, norm: float, learning_rate: float, settings: Settings) -> Reach:
+        """lr |D|."""
+        return Reach(learning_rate * norm, learning_rate * norm)
+
 
 class FedAvgM:
     """Server momentum (Hsu et al. 2019, arXiv:1909.06335, section 4.3). One slot, ``v``, which begins with zeros.
@@ -145,3 +176,8 @@ class FedAvgM:
         v += mean
         step = mean + np.float32(settings["momentum"]) * v if settings["nesterov"] else v
         return model + np.float32(learning_rate) * step
+
+    def reach(self, norm: float, learning_rate: float, settings: Settings) -> Reach:
+        """lr |D| / (1 - beta): the sum of a geometric series, with Nesterov's momentum too."""
+        most = learning_rate * norm / (1 - settings["momentum"])
+        return Reach(most, most)

@@ -33,11 +33,14 @@ from coordinator.engine.aggregation.combining import (
 )
 from coordinator.engine.aggregation.layerwise import Lamb, Lars, RAdam
 from coordinator.engine.aggregation.optimizers import (
+    NO_BOUND,
     Average,
     BlockOptimizer,
+    Bounded,
     FedAvgM,
     Layer,
     LayerOptimizer,
+    Reach,
     ServerOptimizer,
     is_layerwise,
 )
@@ -91,7 +94,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "centered-clipping": CenteredClipping(),
     }
 )
-SERVER_OPTIMIZERS: Mapping[str, ServerOptimizer] = MappingProxyType(
+SERVER_OPTIMIZERS: Mapping[str, Bounded] = MappingProxyType(
     {
         "average": Average(),
         "fedavgm": FedAvgM(),
@@ -384,6 +387,17 @@ def choose_strategy(section: StrategySection | None, registry: Registry = BUILT_
         return PLAIN, {}
     found = _found("name", "strategy", section.name, section.version, STRATEGIES, registry.strategies)
     return found, settings(section.name, "parameters", found.parameters, section.parameters)
+
+
+def reach_of(section: Aggregation, strategy: StrategySection | None, norm: float, learning_rate: float) -> Reach:
+    """How far a round moves the model under the mean: see ``optimizers.Bounded``. Of a package's optimizer or strategy
+    no bound is known."""
+    made = SERVER_OPTIMIZERS.get(section.server_optimizer)
+    if made is None or (strategy is not None and strategy.name not in STRATEGIES):
+        return NO_BOUND
+    numbers = _settings("server_optimizer", section.server_optimizer, made, section.server_optimizer_parameters)
+    usual = made.reach(norm, learning_rate, numbers)
+    return usual if strategy is None else STRATEGIES[strategy.name].reach(usual)
 
 
 def reasons_against(section: Aggregation) -> Iterator[str]:

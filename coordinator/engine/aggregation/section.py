@@ -5,6 +5,7 @@ It checks names, numbers and contradictions; ``registry`` has the rules and serv
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from fnmatch import fnmatchcase
 from operator import not_
@@ -129,6 +130,12 @@ class Aggregation(Section):
     def weighs(self, *, secure: bool = False) -> Literal["examples", "equal"]:
         """What ``weighting`` is in plain rounds, or in ``secure`` ones, also where the plan does not say it."""
         return self.weighting or ("equal" if secure else "examples")
+
+    @property
+    def coarser(self) -> float:
+        """By which factor ``step_bits`` lengthens a step: its noise is 3 % of the squared norm with 6 bits, and four
+        times as much with each bit less (docs/rounds.md)."""
+        return 1.0 if self.step_bits is None else math.sqrt(1 + 0.03 * 4.0 ** (6 - self.step_bits))
 
     def range_of(self, statistic: str) -> float | None:
         """The bound on the values of the statistic of this name; None: there is none."""

@@ -32,6 +32,7 @@ from coordinator.engine.aggregation.combining import (
     norms,
 )
 from coordinator.engine.aggregation.layerwise import whole_power
+from coordinator.engine.aggregation.optimizers import Reach
 from coordinator.engine.aggregation.parameters import ExtensionError, Parameter, Settings
 from coordinator.engine.aggregation.robust import whole_weights
 from coordinator.engine.aggregation.strategy import Strategy
@@ -209,6 +210,9 @@ class Scaffold(Strategy):
             return found * share if in_shared else found
 
         return usual.combine(parent, _Changed(sources, moved), tensors, small, settings, seed)
+
+    def reach(self, usual: Reach) -> Reach:
+        return usual
 
 
 class FedDyn(Strategy):

@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError
 from client_sdk.device.strategies import BUILT_IN, NAMES, DeviceStrategy, why_no_half
 from client_sdk.protocol.devices import Task, TaskStrategy
 from coordinator.engine.aggregation.combining import MEMORY, Blocks, Combine, Combined, Needs, Sources, Updates
+from coordinator.engine.aggregation.optimizers import NO_BOUND, Reach
 from coordinator.engine.aggregation.parameters import ExtensionError, Parameter, Settings, failures
 from coordinator.engine.named_tensors import RULE, SERVER_OPTIMIZER, Small
 from coordinator.engine.plan_section import Section
@@ -86,6 +87,11 @@ class Strategy:
         ``learning_rate`` and ``mu`` by the plan's schedule. ``usual``: the plan's rule and server optimizer. What it
         returns holds its own named tensors and small state, which are passed on beside those of the strategy."""
         return usual.combine(parent, sources, tensors, small, settings, seed)
+
+    def reach(self, usual: Reach) -> Reach:
+        """How far a round moves the model, where the plan's server optimizer moves it by ``usual``. Of one that
+        combines by itself no bound is known."""
+        return usual if type(self).combine is Strategy.combine else NO_BOUND
 
 
 PLAIN = Strategy()

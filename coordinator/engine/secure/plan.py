@@ -23,12 +23,14 @@ from pydantic import (
 )
 
 from client_sdk.codecs import linear_names
+from client_sdk.protocol.secure import SIGNATURE_PATTERN
 from client_sdk.secagg.errors import BadParameters
 from client_sdk.secagg.header import GraphRule, Terms
 from client_sdk.secagg.lanes import lane_bits
 from client_sdk.secagg.parameters import LARGEST, SMALLEST, STRICT_LIMIT
 from client_sdk.secagg.quantize import LARGEST_BOUND, SMALLEST_BOUND, WEIGHT_LIMIT, Quantizer
 from client_sdk.tensors.exact_sum import RANGE
+from coordinator.engine.aggregation.optimizers import NO_BOUND, Reach
 from coordinator.engine.aggregation.registry import RULES
 from coordinator.engine.plan_section import Section
 
@@ -50,6 +52,12 @@ ENOUGH_BITS = 7.5
 FAR_ABOVE = 4
 """A cap this many times what devices weigh is far above it. A lower one is what somebody chose."""
 _FAST_ONLY = ("drop", "corrupt", "sigma", "eta")
+
+
+def _unsaid(value: object) -> bool:
+    return value is None
+
+
 _FOLLOWS = {
     "threshold": "it follows from the profile and the roster's size: leave it out",
     "neighbours": "it follows from the profile and the roster's size: leave it out",
@@ -107,6 +115,13 @@ class Secure(Section):
     barred_rounds: int = Field(default=10, ge=1, le=1_000_000)
     """Rounds for which a device is barred from the run, after the one in which it was proven to have shared secrets
     that nobody can rebuild. An owner can lift it sooner: ``quorate run unbar``."""
+    first_seed: int | None = Field(default=None, ge=0, lt=2**63, exclude_if=_unsaid)
+    """The first model is the learner's ``initial`` of this seed: devices that have the learner make it themselves, and
+    take no run of another model. ``quorate run create`` sets it where it makes the model. None: it is not said."""
+    first_signature: str | None = Field(default=None, pattern=SIGNATURE_PATTERN, exclude_if=_unsaid)
+    """The signature of the authority, or of a key that devices' owners trust, under the first model:
+    ``quorate authority sign`` makes it. A run from a file (``--init``) needs it, unless owners allow any model. None:
+    there is none."""
 
     @model_validator(mode="before")
     @classmethod
@@ -150,9 +165,9 @@ class Secure(Section):
         """The most that one device weighs: the header's weight cap."""
         return self.weight_cap if self.weight_cap is not None else _heaviest(aggregation)
 
-    def terms(self, aggregation: Aggregation, statistics: Iterable[str] = ()) -> Terms:
+    def terms(self, aggregation: Aggregation, statistics: Iterable[str] = (), reach: Reach = NO_BOUND) -> Terms:
         """The plan's terms in every header of the run, for which devices' owners set bounds. ``statistics``: the names
-        of those that are averaged."""
+        of those that are averaged; ``reach``: how far a round moves the model."""
         return Terms(
             q=self.q,
             max_norm=self.max_norm,
@@ -161,6 +176,8 @@ class Secure(Section):
             rule=self.rule,
             minimum_cohort=self.minimum_cohort,
             statistics=tuple(aggregation.range_of(name) or RANGE for name in sorted(statistics)),
+            move=reach.norm,
+            move_each=reach.each,
         )
 
     def fewest_advertisers(self, cohort: Cohort) -> int:
@@ -199,6 +216,16 @@ class Secure(Section):
         if cohort.asks_size:
             field = f"min_examples = {cohort.min_examples}" if cohort.min_examples > 1 else f"choose = {cohort.choose}"
             yield f"each device says how many examples it has, since cohort.{field} goes by it."
+
+    def said_of_first(self) -> str:
+        """A sentence where the plan does not say where the run's first model comes from; else empty."""
+        if self.first_seed is not None or self.first_signature is not None:
+            return ""
+        return (
+            "devices that have the learner take no first model from a file that nobody whom they trust has signed: "
+            "quorate authority sign FILE, then --set secure.first_signature=SIGNATURE, or owners start devices with "
+            "--origins any."
+        )
 
     def against(self, plan: Plan) -> Iterator[str]:
         task, cohort, aggregation = plan.task, plan.cohort, plan.aggregation

@@ -5,6 +5,7 @@ and what is likely to keep its rounds from being committed; and the schema of pl
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -20,6 +21,7 @@ from client_sdk.protocol.devices import UpdateReport, Work
 from client_sdk.protocol.field_docs import field_docs
 from client_sdk.protocol.insight import CheckPlan, CostLine, PlanView
 from client_sdk.protocol.names import REPORT_KEY, size_text
+from client_sdk.protocol.secure import SecureBounds
 from client_sdk.secagg.graph import NONCE_BYTES
 from client_sdk.secagg.lanes import lane_bits, packed_bytes
 from client_sdk.secagg.masks import MaskedInput
@@ -240,6 +242,10 @@ class PlanCheck:
         else:
             header, roles = checked_initial(self._core, plan, request, sees)
             cost = RoundCost.of(plan, header, roles)
+            parameters = cost.values - cost.statistics
+            warnings += [f"{said[0].upper()}{said[1:]}" for said in (said_of_move(plan, parameters),) if said]
+            if plan.secure is not None and (said := plan.secure.said_of_first()):
+                warnings.append(f"{said[0].upper()}{said[1:]}")
             if request.roles is None and roles:
                 warnings.append(told(roles, "Since nobody says otherwise,"))
             tensors = tensors_of(self._core.blobs, plan, request.init)
@@ -287,6 +293,22 @@ def cannot_learn(plan: Plan, values: int) -> str:
         return ""
     sent = codecs.linear(plan.task.codec).count(values)
     return secure_plan.cannot_learn(plan.secure, plan.aggregation, sent, plan.cohort.goal)
+
+
+def said_of_move(plan: Plan, values: int) -> str:
+    """A sentence where a round of a secure plan may move so many parameters further than most devices' owners allow;
+    else empty."""
+    most = SecureBounds().largest_move
+    if plan.secure is None or most is None:
+        return ""
+    times = plan.reach.of(values) / plan.secure.max_norm
+    if times <= most:
+        return ""
+    how = f"by up to {times:.3g} times max_norm" if math.isfinite(times) else "by any distance"
+    return (
+        f"with {plan.aggregation.server_optimizer} a round may move the model {how}, and owners of devices allow "
+        f"{most:g} times unless they say otherwise (quorate device --largest-move)."
+    )
 
 
 def rounding_of(plan: Plan, values: int, weighs: float | None = None) -> str:

@@ -88,6 +88,7 @@ def test_bounds_on_secure_rounds_are_sent_where_they_are_set(
         ]
         more += ["--fewest-examples", "30", "--fewest-steps", "5", "--largest-batch", "0.25", "--part-passes"]
         more += ["--sums-a-day", "7", "--nearest-model", "0.1", "--near-repeats", "1"]
+        more += ["--origins", "signed", "--model-key", "ab" * 32, "--largest-move", "0", "--late-moves", "4"]
         assert join(*mine, *more, "--most-colluding", "9", "--largest-range", "4", "--allow", LEARNER) == 0
     assert asked[0] == Policy()
     assert all(learners == {LEARNER} for learners in offered)
@@ -106,6 +107,10 @@ def test_bounds_on_secure_rounds_are_sent_where_they_are_set(
         sums_a_day=7,
         nearest_model=0.1,
         near_repeats=1,
+        origins="signed",
+        model_keys=("ab" * 32,),
+        largest_move=None,
+        late_moves=4,
     )
     assert asked[-1] == Policy(secure_only=True, secure=bounds, learners=(LEARNER,))
     assert len(read_history(workplace / "d1")) == 2
@@ -171,6 +176,8 @@ def test_the_learner_that_is_named_is_the_only_one_that_is_offered(workplace: Pa
     ("more", "sentence"),
     [
         ([], "Name this device's data with --data"),
+        (["--data", "mine.npz", "--origins", "mine"], "--origins is usual, signed or any, not 'mine'"),
+        (["--data", "mine.npz", "--model-key", "AB"], "--model-key 'AB' is no public key"),
         (["--data", "mine.npz", "--allow", "mine"], "'mine' is not a learner's name"),
         (["--data", "mine.npz", "--allow", "quorate:mnist-mpl"], "did you mean quorate:mnist-mlp"),
         (["--data", "mine.npz", "--url", "nowhere"], "nowhere"),

@@ -308,7 +308,7 @@ class SessionPhone(Phone):
         plan = state.plan
         assert plan.secure is not None
         checkpoint = CheckpointRef(version=state.version, digest=state.checkpoint, bytes=1)
-        task = task_of(plan.secure.terms(plan.aggregation), weighting=plan.weighting)
+        task = task_of(plan.terms, weighting=plan.weighting)
         return Assignment(
             run=state.run,
             round=state.round_number,

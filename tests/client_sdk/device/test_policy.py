@@ -135,6 +135,10 @@ def test_bounds_reach_the_attempt_as_they_were_set() -> None:
         "sums_made": True,
         "nearest_model": 0.02,
         "near_repeats": 2,
+        "origins": "signed",
+        "model_keys": ("ab" * 32,),
+        "largest_move": 2.0,
+        "late_moves": 4,
     }
     assert set(message) == set(SecureBounds.model_fields)
     assert secure_policy(Policy(secure=SecureBounds.model_validate(message))) == SecurePolicy(**message)

@@ -6,7 +6,7 @@ import pytest
 
 from client_sdk.device.contribution import agreed
 from client_sdk.protocol.devices import Assignment
-from client_sdk.secagg.header import agreed_digest
+from client_sdk.secagg.header import agreed_digest, moves_of
 from tests.client_sdk.device.secure_world import finish, world_with
 
 
@@ -17,7 +17,8 @@ def test_the_digest_is_the_same_on_both_ends_also_after_the_wire() -> None:
     found = phone._check_in()
     assert isinstance(found, Assignment)
     sent = Assignment.model_validate_json(found.model_dump_json())
-    assert agreed(sent) == agreed_digest(plan.digest, plan.task, plan.aggregation.weighting)
+    assert plan.terms is not None
+    assert agreed(sent) == agreed_digest(plan.digest, plan.task, plan.weighting, moves=moves_of(plan.terms))
     with pytest.raises(ValueError, match="plain round"):
         agreed(sent.changed(secure=None))
 

@@ -56,6 +56,8 @@ REFUSED: dict[str, dict[str, Any]] = {
         "eta": 20,
         "minimum_cohort": 4,
         "statistics": (1.0,),
+        "move": 0.5,
+        "move_each": 0.5,
     },
 }
 """Message -> field -> another value, by which the device masks nothing."""
@@ -69,7 +71,7 @@ WITHOUT_EFFECT: dict[str, dict[str, Any]] = {
     },
     "checkpoint": {"version": 3, "bytes": 7},
     "task": {},
-    "secure": {},
+    "secure": {"first_seed": 3, "signed": None},
 }
 """Message -> field -> another value, by which the device puts in nothing else. *report_within_s*: of work that is whole
 in time."""

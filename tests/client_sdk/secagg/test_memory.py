@@ -142,7 +142,7 @@ def test_fields_that_do_not_fit_the_step_are_no_attempt(step: str) -> None:
 
 def test_a_step_that_is_none_is_refused_when_it_is_read() -> None:
     out = WireWriter(64).number(FORMAT, 2).number(0, 8).number(0, 1)
-    for _ in range(4):
+    for _ in range(5):
         out.number(0, 4)
     out.number(0, 1).number(0, 4)
     out.number(1, 4).fixed(bytes(32), 32).number(5, 1).fixed(bytes(LEAST_BYTES - 1), LEAST_BYTES - 1)
@@ -188,7 +188,7 @@ def test_names_in_clear_are_kept_and_those_of_a_device_without_secure_rounds_are
         out = WireWriter(64).number(FORMAT, 2).number(0, 8).number(joined, 1).number(len(names), 4)
         for name in names:
             out.text(name)
-        for _ in range(5):
+        for _ in range(6):
             out.number(0, 4)
         with pytest.raises(BadMessage, match="whether data may go in clear"):
             Memory.parse(out.checked())

@@ -57,6 +57,7 @@ PLANS: list[Body] = [
     {**TASK, "datacenter": {"data": "proxy", "patience": 2}},
     {**TASK, "datacenter": {"data": "proxy", "every": 3}},
     {**TASK, "secure": SECURE},
+    {**TASK, "secure": {**SECURE, "first_signature": "ab" * 64}},
     {**TASK, "secure": {**SECURE, **FAST}},
     {**TASK, "cohort": {"goal": 200}, "secure": SECURE},
     {**TASK, "aggregation": {"weighting": "examples"}, "secure": SECURE},

@@ -15,7 +15,7 @@ from client_sdk.protocol.problems import ProblemError
 from client_sdk.protocol.secure import Stage
 from client_sdk.secagg.actions import Transmit
 from client_sdk.secagg.errors import BadMessage
-from client_sdk.secagg.header import AttemptHeader, agreed_digest
+from client_sdk.secagg.header import AttemptHeader, agreed_digest, moves_of
 from client_sdk.secagg.masks import MaskedInput
 from client_sdk.secagg.survivors import Proof, RevealedShares
 from coordinator.blobs import Missing
@@ -46,7 +46,9 @@ def test_the_header_says_what_the_plan_says() -> None:
     header = AttemptHeader.parse(body)
     assert (header.run, header.round, header.attempt) == ("run-1", 1, 0)
     assert header.model.hex() == world.start
-    assert header.plan == agreed_digest(world.plan.digest, world.plan.task, world.plan.aggregation.weighting)
+    plan = world.plan
+    assert plan.terms is not None
+    assert header.plan == agreed_digest(plan.digest, plan.task, plan.weighting, moves=moves_of(plan.terms))
     assert (header.dimension, header.codec, header.codec_version) == (5, "float32", 1)
     assert (header.q, header.max_norm, header.max_abs, header.weight_cap) == (12, 4.0, 1.0, 900)
     assert (header.rule.profile, header.minimum_cohort) == ("strict", 3)
