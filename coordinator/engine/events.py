@@ -57,6 +57,7 @@ __all__ = [
     "Opened",
     "OpeningFailed",
     "Paused",
+    "Recovered",
     "Renamed",
     "Reported",
     "Resumed",
@@ -111,6 +112,14 @@ class ClockFell:
     kind: ClassVar[str] = "ClockFell"
     at: float
     by_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """A coordinator started again: devices could not reach it for a time, so they have longer to answer."""
+
+    kind: ClassVar[str] = "Recovered"
+    at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,7 +359,9 @@ class FleetReturned:
     ``leasing.fleet_is_back``."""
 
 
-RunEvent = Created | Tick | ClockFell | Committed | CommitFailed | Scored | Paused | Resumed | Renamed | Stopped
+RunEvent = (
+    Created | Tick | ClockFell | Recovered | Committed | CommitFailed | Scored | Paused | Resumed | Renamed | Stopped
+)
 """What happens to a run whatever the kind of its rounds is."""
 DeviceEvent = Drawn | TrainingStarted | Reported | UpdateRefused | UpdateLost | Withdrew
 """What happens by devices: each kind of round answers it in its own way."""

@@ -88,6 +88,8 @@ def _happened(state: RunState, event: ev.Event) -> Step:
             return _tick(state, event)
         case ev.ClockFell():
             return lifecycle.clock_fell(state, event)
+        case ev.Recovered():
+            return lifecycle.recovered(state, event)
         case ev.Committed():
             return committing.committed(state, event)
         case ev.CommitFailed():

@@ -149,7 +149,9 @@ class Timekeeping:
 
     def _recover(self, run: str) -> None:
         log = self._begun(run)
-        self._core.hand_out(run, rounds.pending(log.catch_up()))
+        if log.catch_up().deadline is not None:
+            log.submit(lambda tx, state, at: ev.Recovered(at=at))
+        self._core.hand_out(run, rounds.pending(log.state))
 
     def _noting(self, run: str, work: Callable[[str], object]) -> bool:
         """Does the work for one run. Returns False where that failed, which is noted."""

@@ -29,6 +29,8 @@ _EXCHANGES = {"Shared": 1, "Masked": 2, "Signed": 3, "Revealed": 4}
 _SIGNED = _EXCHANGES["Signed"]
 _QUIET = ("Shared", "Masked")
 """The exchanges that ``secure.quiet_s`` may end."""
+_RETURN_S = 60.0
+"""Seconds that reports have after an outage, at least."""
 _ALWAYS = float("inf")
 
 
@@ -59,7 +61,7 @@ class Deadlines:
         self._until: float | None = None
         self._give_up_at = self._expires_at = _ALWAYS
         self._worker = ""
-        self._exchange = 0
+        self._exchange = self._attempt = 0
         self._began = self._next_began = self._last = 0.0
         self._is_over, self._fell = False, self._fallen_s > 0
         self._late: list[float] = []
@@ -113,7 +115,7 @@ class Deadlines:
                     yield from _early(at, self._selected, "its cohort was drawn from a pool that was not full")
                 self._selected = None if self._waits(body) else at + plan.cohort.select_s
                 self._until, self._late = at + plan.cohort.collect_s, []
-                self._is_over, self._exchange, self._times = False, 0, [at]
+                self._is_over, self._exchange, self._attempt, self._times = False, 0, 0, [at]
             case "Tick":
                 yield from _early(at, self._deadline, "the time was not over")
                 self._is_over, self._late = True, []
@@ -124,6 +126,8 @@ class Deadlines:
                     self._until = None
             case "ClockFell":
                 self._fall(body["by_s"])
+            case "Recovered":
+                self._recover(at)
             case "Reported":
                 yield from self._taken(at)
             case "UpdateLost" if logged.drawn_at is not None:
@@ -180,6 +184,7 @@ class Deadlines:
         match event.kind:
             case "Announced":
                 self._expires_at, self._exchange, self._late = float(body["expires_at"]), 0, []
+                self._attempt = body["attempt"]
                 lasts = at + secure.exchange_s if body["attempt"] else self._until or _ALWAYS
                 self._until = min(lasts, self._expires_at)
             case "Advertised":
@@ -201,6 +206,16 @@ class Deadlines:
                     yield from self._taken(at)
             case _:  # other kinds have no deadline
                 pass
+
+    def _recover(self, at: float) -> None:
+        """What an outage has taken is given back: an exchange has its time again, reports some of it."""
+        secure, collect_s = self._plan.secure, self._plan.cohort.collect_s
+        if secure is not None and (self._exchange or self._attempt):
+            self._began = self._next_began = self._last = at
+            until = at + secure.exchange_s
+        else:
+            until = min(at + min(collect_s, _RETURN_S), self._times[0] + 2 * collect_s)
+        self._until, self._is_over = min(until, self._expires_at), False
 
     def _lease(self, at: float, body: dict[str, Any]) -> Iterator[str]:
         section = self._plan.datacenter

@@ -570,6 +570,7 @@ EVENTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "Tick": ({}, ()),
     "ClockFell": ({"by_s": 2.5}, ()),
+    "Recovered": ({}, ()),
     "Drawn": (
         {
             "round": 7,

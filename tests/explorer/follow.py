@@ -189,6 +189,8 @@ class TrackedRun(SecureFollowing, CenterFollowing, BufferedFollowing):
                     self.give_up_at -= body["by_s"]
                 if self.rests_until is not None:
                     self.rests_until -= body["by_s"]
+            case "Recovered":
+                self._recovered(event)
             case "Started" if self.phase == "collecting":
                 self.began.add(body["device"])
             case "Started":
@@ -200,6 +202,22 @@ class TrackedRun(SecureFollowing, CenterFollowing, BufferedFollowing):
             case _:
                 raise self._odd(event, "this kind of event is unknown here: see docs/faults.md")
         return []
+
+    def _recovered(self, event: EventRow) -> None:
+        """An outage gives its time back: to reports a minute, and in all their time once more at most; to an exchange
+        its whole time, until the attempt expires."""
+        account, collect_s = self.secure, float(self.plan["cohort"]["collect_s"])
+        until = min(event.at + min(collect_s, 60.0), self.drawn_at + 2 * collect_s)
+        if account is not None:
+            if account.attempt or self.phase != "collecting":
+                until = event.at + account.section["exchange_s"]
+                account.recovered_at = event.at
+            until = min(until, account.expires_at or until)
+        if self.buffered or self.kind == "datacenter" or self.deadline is None or until <= self.deadline:
+            raise self._odd(event, f"the {self.phase} lasts until {self.deadline}, and may until {until}")
+        self.deadline = until
+        self.deadlines.append(until)
+        self.recoveries += 1
 
     def _open(self) -> None:
         self.round += 1

@@ -173,6 +173,8 @@ class FollowedRun:
     """Device -> the first round for which it can be drawn again."""
     left_out: set[str] = field(default_factory=set)
     """Who could not be drawn at the last draw."""
+    recoveries: int = 0
+    """How often replicas that started gave time back."""
     exhausted: bool = False
     """Whether too few devices are left for this checkpoint."""
     advancing: str = ""

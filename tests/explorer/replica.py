@@ -102,6 +102,7 @@ class Replica(Process):
             return
         world = self.world
         self.life += 1
+        world.starts, world.started_at = world.starts + 1, self.now()
         self.up, self._condemned, self._working, self._ticking_at = True, False, False, float("inf")
         self.fences, self.frozen, self.halted, self._watched = {}, 0, 0, 0
         world.log(f"{self.name} starts")

@@ -23,6 +23,7 @@ from tests.explorer.faults import Broken
 from tests.explorer.follow import TrackedRun
 from tests.explorer.request import SentRequest
 from tests.explorer.secure import checks as secure_checks
+from tests.explorer.secure.account import SECURE_PHASES
 from tests.explorer.secure.follow_secure import SECURE_EVENTS
 from tests.explorer.secure.vectors import tensors_of
 from tests.explorer.world import World
@@ -105,15 +106,28 @@ class InvariantWatch:
             self.discover()
         return self.runs[name]
 
+    def _require_time_back(self, run: TrackedRun, event: EventRow) -> None:
+        """The time of an exchange is not over when a coordinator that was away has just started again."""
+        account, world = run.secure, self.world
+        if event.kind != "Tick" or account is None or run.phase not in SECURE_PHASES or not account.roster:
+            return
+        since = world.started_at
+        until = min(since + account.section["exchange_s"], account.expires_at)
+        if world.shape.replicas == 1 and not self._clocks_jump and run.at < since <= event.at < until:
+            raise Broken("deadline", f"round {run.round} of {run.run}: an outage took its time of {run.phase}")
+
     def _read(self, run: TrackedRun) -> None:
         first = (run.round, run.phase)
         for event in self.durable.store.events(run.run, run.head, 1_000_000):
             before, failed = (run.round, run.phase), run.failed
+            self._require_time_back(run, event)
             ended = run.follow(event)
             self.changes += 1
             self.world.phase = next(iter(self.runs.values())).phase
             self.world.tally.events += 1
             self._log(run, event)
+            if run.recoveries > self.world.starts:
+                raise Broken("deadline", f"{run.run} gave time back {run.recoveries} times, and no replica had started")
             if event.kind == "UpdateLost":
                 self.world.asked_again.add((run.run, run.round, str(event.body["device"])))
             if event.kind == "Drawn":

@@ -70,6 +70,10 @@ class World:
         """For each draw, by run and round: who waited, and was free."""
         self.interruptions = 0
         """How often a call was suspended."""
+        self.starts = 0
+        """How often replicas have started."""
+        self.started_at = 0.0
+        """When one last did, by its clock."""
         self.lost_replicas = shape.lost_replicas
         """How many replicas may still be lost for good."""
         self.replicas_left = shape.replicas

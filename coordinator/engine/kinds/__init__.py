@@ -64,6 +64,11 @@ class RoundKind(ABC, Generic[KindEvent]):
     def lasts_s(self, plan: Plan, round: Round) -> float:
         """How long the phase lasts from its beginning to its deadline, at most. 0 for those without one."""
 
+    def recovered(self, state: RunState, at: float) -> RunState:
+        """The state with the deadline of its phase as it would be now, after an outage that devices have waited for:
+        ``lifecycle.recovered`` takes it where it is later."""
+        return state
+
     def against(self, state: RunState, round: int, attempt: int, device: str) -> tuple[str, str] | None:
         """Why this device, which was assigned to this round, has no open place now: (kind, reason), or None."""
         return membership(state, round, attempt, device)

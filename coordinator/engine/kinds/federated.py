@@ -47,6 +47,9 @@ class Federated(RoundKind[ev.DeviceEvent]):
             case _:
                 return state, []
 
+    def recovered(self, state: RunState, at: float) -> RunState:
+        return collecting.recovered(state, at)
+
     def pending(self, state: RunState) -> list[fx.Action]:
         match state.current.phase:
             case "selecting":

@@ -23,7 +23,17 @@ from coordinator.engine.phases import collecting as plain
 from coordinator.engine.phases import public_record, selecting
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.plan import Plan
-from coordinator.engine.secure import agreeing, collecting, departures, exhausted, marks, masking, sharing, unmasking
+from coordinator.engine.secure import (
+    agreeing,
+    attempts,
+    collecting,
+    departures,
+    exhausted,
+    marks,
+    masking,
+    sharing,
+    unmasking,
+)
 from coordinator.engine.secure.progress import progress
 from coordinator.engine.state import Round, RunState
 
@@ -94,6 +104,14 @@ class Secure(RoundKind[ev.DeviceEvent | ev.SecureEvent]):
                 return unmasking.time_is_up(state, at)
             case _:
                 return state, []
+
+    def recovered(self, state: RunState, at: float) -> RunState:
+        attempt = state.secure
+        if attempt is None:
+            return state
+        if state.phase == "collecting" and not state.current.attempt:
+            return plain.recovered(state, at, attempt.expires_at)
+        return attempts.recovered(state, at)
 
     def pending(self, state: RunState) -> list[fx.Action]:
         match state.phase:

@@ -23,6 +23,10 @@ AWAITED = ("selected", "training")
 """The statuses of members that can still report."""
 
 
+RETURN_S = 60.0
+"""The longest pause of a device between two tries to reach a coordinator."""
+
+
 def started(state: RunState, event: ev.TrainingStarted) -> Step:
     against = membership(state, event.round, event.attempt, event.device)
     if against is not None:
@@ -185,6 +189,16 @@ def work_of(event: ev.Reported) -> Work:
         "steps_planned": event.steps_planned,
         "complete": event.complete,
     }
+
+
+def recovered(state: RunState, at: float, expires_at: float = 0.0) -> RunState:
+    """The state in which devices have time to come back after an outage: ``RETURN_S``, and with all outages at most
+    twice the plan's time for reports. ``expires_at``: of a secure attempt."""
+    current, collect_s = state.current, state.plan.cohort.collect_s
+    if current.phase != "collecting":
+        return state
+    until = min(at + min(collect_s, RETURN_S), (current.collecting_at or at) + 2 * collect_s)
+    return state.with_round(altered(current, deadline=min(until, expires_at or until)))
 
 
 def _close_if_complete(state: RunState, at: float) -> Step:

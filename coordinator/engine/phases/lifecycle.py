@@ -179,6 +179,14 @@ def clock_fell(state: RunState, event: ev.ClockFell) -> Step:
     return replace(state, round=current, fallback=replace(state.fallback, rests_until=rests_until)), []
 
 
+def recovered(state: RunState, event: ev.Recovered) -> Step:
+    """What an outage has taken of the time of a phase in which devices answer is given back."""
+    if state.deadline is None:
+        return state, []
+    following = kind_of(state.current).recovered(state, event.at)
+    return (state if (following.deadline or 0.0) <= state.deadline else following), []
+
+
 def _moved(member: Member, by_s: float) -> Member:
     return member if member.until is None else replace(member, until=member.until - by_s)
 

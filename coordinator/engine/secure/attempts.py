@@ -49,16 +49,25 @@ def enter(state: RunState, phase: RoundPhase, at: float, deadline: float | None)
 
 
 def exchange_deadline(state: RunState, at: float) -> float:
-    """The deadline of an exchange that begins now: never after the attempt has expired."""
+    """The deadline of an exchange that begins now: never after the attempt has expired, where it has a header."""
     secure, plan = under_way(state)
-    return min(at + plan.exchange_s, float(secure.expires_at))
+    until = at + plan.exchange_s
+    return min(until, float(secure.expires_at or until))
 
 
 def until_quiet(state: RunState, at: float) -> RunState:
     """The state of an exchange in which enough devices have come, one of them now: the others have ``quiet_s``, and
     never longer than the exchange lasts."""
     secure, plan = under_way(state)
-    return with_deadline(state, min(at + plan.quiet, exchange_deadline(state, secure.began[state.phase])))
+    since = max(secure.began[state.phase], secure.recovered_at)
+    return with_deadline(state, min(at + plan.quiet, exchange_deadline(state, since)))
+
+
+def recovered(state: RunState, at: float) -> RunState:
+    """The state whose exchange has its whole time again after an outage. Its devices keep to the attempt's expiry: what
+    remains of it is the most that all outages together give back."""
+    secure, _ = under_way(state)
+    return with_deadline(with_secure(state, replace(secure, recovered_at=at)), exchange_deadline(state, at))
 
 
 def present(state: RunState, devices: Iterable[str]) -> tuple[str, ...]:
@@ -148,6 +157,8 @@ def close_or_wait(
     ``did``: what the exchange is for, for people; ``came``: who has done it, ``of`` whom; ``answered``: they, and who
     has reported that it cannot. The others may still do it, where they are present."""
     secure, _ = under_way(state)
+    if at >= secure.expires_at:
+        return fresh(state, at, f"attempt {state.current.attempt} expired before all had {did}")
     quorum, have = state.plan.cohort.quorum_count, len(came)
     wanted, complete = needed(quorum, secure), enough(quorum, secure, came, secure.shared)
     if not time_is_up:

@@ -71,6 +71,8 @@ class SecureRound:
     """Blobs of former attempts and of excluded devices. Deleted when the round ends."""
     began: Mapping[str, float] = field(default_factory=dict)
     """Phase -> when it began; *sharing* begins with the roster."""
+    recovered_at: float = 0.0
+    """When a coordinator was last there again after an outage that took time from an exchange; 0: none did."""
     bytes: Mapping[str, int] = field(default_factory=dict)
     """Exchange -> bytes that its messages had, for people."""
 

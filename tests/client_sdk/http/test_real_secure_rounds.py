@@ -4,6 +4,8 @@ started again, and one that is stopped while it waits."""
 from __future__ import annotations
 
 import json
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 
 from client_sdk.device.storage import FileStorage
 from client_sdk.device.strategies import BUILT_IN
+from client_sdk.http.operator import OperatorClient
 from client_sdk.protocol.devices import Policy, SecureBounds, Task, Work
 from client_sdk.tensors import Manifest, Tensors
 from client_sdk.update import Update
@@ -22,6 +25,7 @@ from tests.client_sdk.http.operated import create, model_of, wait_for_end
 from tests.client_sdk.http.secure_clients import LEARNER, SecureFleet
 from tests.coordinator.secure.world import STAGES
 from tests.coordinator.service.conftest import Server
+from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -177,6 +181,46 @@ def test_a_client_that_vanishes_costs_no_round(real: Server, tmp_path: Path) -> 
     finally:
         fleet.end()
     assert view.version == ROUNDS
+
+
+class Hold(httpx2.BaseTransport):
+    """Sends a masked vector only when it is let go."""
+
+    def __init__(self, inner: httpx2.BaseTransport, go: threading.Event) -> None:
+        self._inner, self._go = inner, go
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.method == "PUT" and request.url.path.endswith("/mask"):
+            self._go.wait(60)
+        return self._inner.handle_request(request)
+
+
+def test_repro_an_exchange_has_its_time_again_after_an_outage(tmp_path: Path) -> None:
+    """A coordinator was killed while a list was made, and was away for longer than an exchange lasts: it ended the
+    exchange when it was there again, before a device could come back."""
+    port, go = free_port(), threading.Event()
+    server = Server.start(tmp_path / "data", port=port)
+    plan = {**PLAN, "secure": {**PLAN["secure"], "exchange_s": 6, "quiet_s": 6}}
+    run = create(server, plan, {"marks": np.zeros((DEVICES, ROUNDS), np.float32)})
+    networks = {slot: lambda inner: Hold(inner, go) for slot in range(1, DEVICES)}
+    fleet = SecureFleet(server, tmp_path / "devices", [Mark(slot) for slot in range(DEVICES)], networks)
+    try:
+        fleet.wait_for(0, "Has sent its update under masks")
+        server.stop(signal.SIGKILL)
+        time.sleep(7)
+        server = Server.start(tmp_path / "data", port=port)
+        fleet.server = server
+        go.set()
+        view = wait_for_end(server, run)
+        with OperatorClient(server.url) as operator:
+            first = operator.round(run, 1)
+    finally:
+        go.set()
+        fleet.end()
+        server.stop()
+    assert view.version == ROUNDS
+    assert first.secure is not None
+    assert (first.status, first.secure.attempts, first.funnel.reported) == ("committed", 1, DEVICES)
 
 
 class Pull:

@@ -70,6 +70,7 @@ def test_the_names_in_the_log_are_these_whatever_the_classes_are_called() -> Non
         "Created",
         "Tick",
         "ClockFell",
+        "Recovered",
         "Drawn",
         "Started",
         "Reported",

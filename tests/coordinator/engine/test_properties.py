@@ -32,6 +32,7 @@ KINDS = (
         "Scored",
         "CommitFailed",
         "ClockFell",
+        "Recovered",
         "Created",
     ]
     + ["Paused", "Resumed", "Resumed", "Stopped"]
@@ -82,6 +83,8 @@ def event_of(story: Story, word: dict[str, Any]) -> ev.Event:
             return {"Created": ev.Created, "Tick": ev.Tick, "Paused": ev.Paused, "Resumed": ev.Resumed}.get(
                 word["kind"], ev.Stopped
             )(at=at)
+        case "Recovered":
+            return ev.Recovered(at=at)
         case "ClockFell":
             return ev.ClockFell(at=at, by_s=word["after_s"])
         case "Drawn":

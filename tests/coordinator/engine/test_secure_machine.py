@@ -180,6 +180,10 @@ class SecureRun(RuleBasedStateMachine):
         self.story.at -= by_s
         self._happens(lambda: self.story.happens(ev.ClockFell(at=self.story.at, by_s=by_s)))
 
+    @rule()
+    def a_coordinator_is_there_again(self) -> None:
+        self._happens(lambda: self.story.happens(ev.Recovered(at=self.story.at)))
+
     @rule(failed=st.sampled_from([False, False, False, True]))
     def committed(self, failed: bool = False) -> None:
         self._happens(self.story.commit_failed if failed else self.story.committed)

@@ -158,6 +158,7 @@ WORDS = """
 Created        -               -               -               -             -               -
 Tick           draws           selecting       sharing         collecting    masking         agreeing
 ClockFell      +               +               +               +             +               +
+Recovered      -               +               +               -             +               +
 Drawn          collecting      x stale         x stale         x stale       x stale         x stale
 Started        x not-selected  +               +               -             -               -
 Reported       x not-selected  x invalid-update  x invalid-update  x invalid-update  x invalid-update  x invalid-update
@@ -196,6 +197,7 @@ AFTER = """
 Created        -               -               -               -               -               -               -
 Tick           selecting       selecting       +               -               -               -               -
 ClockFell      +               +               +               -               -               -               -
+Recovered      +               +               +               -               -               -               -
 Drawn          x stale         x stale         x stale         x stale         selecting       x stale         x stale
 Started        -               -               -               -               x not-selected  x not-selected  x late
 Reported       x invalid-update  x invalid-update  x invalid-update  x invalid-update  x not-selected  x not-selected  x late
@@ -249,8 +251,10 @@ def test_the_table_has_every_event_and_every_place() -> None:
 def test_what_happens(kind: str, place: str) -> None:
     story = story_at(place)
     before = story.state
+    if kind == "Recovered":
+        story.at += 10
     if kind == "Tick":
-        story.at += 5000
+        story.at += 5000 if place == "gathering" else 100
     effects = story.happens(event_of(kind, story))
     after, wanted = story.state, TABLE[kind][place]
     if wanted.startswith("x "):

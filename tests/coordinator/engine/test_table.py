@@ -118,6 +118,7 @@ WORDS = """
 Created        selecting     -                -               -             -             -             -
 Tick           -             asks for a draw  selecting       -             -             -             -
 ClockFell      -             deadline moved   deadline moved  -             -             -             -
+Recovered      -             -                -               -             -             -             -
 Drawn          x stale       collecting       x stale         x stale       x stale       x stale       x stale
 Started        x stale       x not-selected   device trains   -             x late        x late        x late
 Reported       x stale       x not-selected   reported        x late        x late        x late        x late
@@ -140,6 +141,7 @@ IN_THE_DATACENTER = """
 Created        -               -
 Tick           -               selecting
 ClockFell      deadline moved  deadline moved
+Recovered      -               -
 Drawn          x stale         x stale
 Started        x late          x late
 Reported       x late          x late

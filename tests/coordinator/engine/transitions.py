@@ -18,7 +18,7 @@ from tests.coordinator.engine.secure_story import SecureStory
 from tests.coordinator.engine.story import FALLBACK, Story, Transition
 
 KINDS = tuple(cls.kind for cls in get_args(ev.Event))
-TIMES_S: dict[str, tuple[float, ...]] = {"Tick": (25.0, 45.0, 70.0, 5000.0), "Heartbeat": (15.0,)}
+TIMES_S: dict[str, tuple[float, ...]] = {"Tick": (25.0, 45.0, 70.0, 5000.0), "Heartbeat": (15.0,), "Recovered": (15.0,)}
 """How much later an event happens than what led to its place: leases, exchanges and rounds end at different times."""
 
 

@@ -6,16 +6,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from coordinator.engine.events import Recovered
+from coordinator.engine.phases import lifecycle
 from coordinator.engine.secure import attempts, masking, messages, sharing, unmasking
 from coordinator.engine.secure import events as ev
 from coordinator.engine.secure.marks import with_barred
 from coordinator.runtime import actions, fleet
+from coordinator.runtime.timekeeping import Timekeeping
 from coordinator.secure import performing
 from tests.explorer.mutants.registry import mutant
 from tests.explorer.mutants.secure import LYING, VANISHING, Patches
 
 SLOW: dict[str, Any] = {**VANISHING, "rates": {"delay": 0.15, "lose-request": 0.05}}
 """Messages come late, or not."""
+CRASHING: dict[str, Any] = {**VANISHING, "rates": {"crash": 0.02, "delay": 0.1}}
+"""The coordinator is away again and again."""
 
 
 @mutant("second-message-accepted", "counts-once", secure=True, replicas=1, liars=2, storm_s=150.0)
@@ -70,6 +75,25 @@ def _accuser_barred() -> Patches:
         return with_barred(state, [one for one in secure.order if one not in devices][:1], why)
 
     return [(unmasking, "with_barred", other)]
+
+
+@mutant("outage-eats-the-exchange", "deadline", focus=("crash", "masking"), **CRASHING)
+def _outage_eats_the_exchange() -> Patches:
+    """A restart gives no time back: the exchange that devices could not take part in is over."""
+    return [(lifecycle, "recovered", lambda state, event: (state, []))]
+
+
+@mutant("time-given-back-for-nothing", "deadline", focus=("secure-vanish", "masking"), **VANISHING)
+def _time_given_back_for_nothing() -> Patches:
+    """Each look at the clock gives the exchange its whole time again, until the attempt expires."""
+    tick = Timekeeping.tick
+
+    def generous(self: Timekeeping) -> float | None:
+        for log in self._core.logs():
+            log.submit(lambda tx, state, at: Recovered(at=at))
+        return tick(self)
+
+    return [(Timekeeping, "tick", generous)]
 
 
 @mutant("too-few-shared", "log", "deadline", focus=("secure-vanish", "sharing"), **VANISHING)

@@ -29,6 +29,8 @@ class SecureAccount:
     expires_at: float = 0.0
     began: float = 0.0
     """When the exchange under way began."""
+    recovered_at: float = 0.0
+    """When a replica last started and gave the exchange its time again."""
     roster: str = ""
     """Digest of the roster's blob; empty until it is made."""
     threshold: int = 0

@@ -57,7 +57,7 @@ class SecureFollowing(Following):
         if len(cohort) != min(self.plan["cohort"]["select"], body["waiting"]):
             raise self._odd(event, f"{len(cohort)} were drawn from {body['waiting']}")
         self.cohort, self.phase, self.exhausted = cohort, "collecting", False
-        self.secure = account
+        self.secure, self.drawn_at = account, event.at
         account.claimed = set(cohort)
         self.pools[self.round] = body["pool"]
         self.set_deadline(event.at + self.plan["cohort"]["collect_s"])
@@ -239,11 +239,14 @@ class SecureFollowing(Following):
         following: str,
         time_is_up: bool,
     ) -> list[RoundEnding]:
+        if event.at >= account.expires_at:
+            return self._anew(event, account)
         if waited_for and not time_is_up and len(have) + len(waited_for) >= account.needed:
             if account.enough(have):
                 exchange_s = account.section["exchange_s"]
                 quiet_s = account.section.get("quiet_s") or exchange_s / 4
-                self.set_deadline(min(event.at + quiet_s, account.began + exchange_s, account.expires_at))
+                since = max(account.began, account.recovered_at)
+                self.set_deadline(min(event.at + quiet_s, since + exchange_s, account.expires_at))
             return []
         if account.roster and account.enough(have):
             self._enter(following, event.at)
