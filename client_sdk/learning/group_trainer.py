@@ -80,6 +80,10 @@ class GroupTrainer:
     def examples(self) -> int:
         return LearnerTrainer(self.catalogue, self.data).examples
 
+    def first_model(self, learner: str) -> Callable[[int], Tensors] | None:
+        """See ``FirstModels``."""
+        return LearnerTrainer(self.catalogue, self.data).first_model(learner)
+
     def roles(self, learner: str, model: Manifest) -> Roles | None:
         """See ``RolesTrainer``."""
         return roles_of(self.catalogue.load(learner), model)

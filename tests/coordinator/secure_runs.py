@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from client_sdk.protocol.devices import SecureBounds
 from client_sdk.tensors import Tensors, to_bytes
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.plan import Plan
 from coordinator.engine.state import RunState
 from coordinator.store.port import CheckpointRow, RunRow
+from tests.client_sdk.bounds import any_work
 from tests.coordinator.world import World
 
 WAITS: dict[str, Any] = {"minimum_cohort": 3, "reserve": 0, "exchange_s": 20, "quiet_s": 20}
@@ -62,7 +62,7 @@ def secure_run(world: World, model: Tensors | None = None, body: bytes = b"", **
 
 def check_in(world: World) -> None:
     """All devices check in; their owners let them hide among three."""
-    world.check_in(secure=SecureBounds(smallest_cohort=3))
+    world.check_in(secure=any_work(smallest_cohort=3))
 
 
 def state(world: World, run: str = "secret") -> RunState:

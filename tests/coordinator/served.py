@@ -14,7 +14,7 @@ import httpx2
 import numpy as np
 
 from client_sdk.credentials.certificate import RevocationList
-from client_sdk.protocol.devices import CheckIn, Policy, SecureBounds
+from client_sdk.protocol.devices import CheckIn, Policy
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.secure import SECURE_HEADER, SECURE_VERSION, SecureSigned, Stage
 from client_sdk.secagg.actions import Transmit
@@ -22,6 +22,7 @@ from client_sdk.secagg.consent import Expected
 from client_sdk.secagg.device import SecureDevice
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.tensors import Tensors
+from tests.client_sdk.bounds import any_work
 from tests.client_sdk.secagg.attempt import entropy
 from tests.client_sdk.secagg.fleet import POLICY, Member, expected
 from tests.coordinator.service.wire import Sent, Wire, kind, signed
@@ -96,7 +97,7 @@ class Served(World):
         return self.create(**plan).run
 
     def message(self, **more: Any) -> CheckIn:
-        policy = Policy(secure=SecureBounds(smallest_cohort=3))
+        policy = Policy(secure=any_work(smallest_cohort=3))
         return CheckIn(examples=10, learners={LEARNER: "1"}, policy=policy, hold_s=25, secure=SECURE_VERSION)
 
     def settle(self) -> None:

@@ -290,6 +290,7 @@ def start_device(folder: Path, server: Server, number: int) -> subprocess.Popen[
     command = [sys.executable, "-m", "client_sdk.cli", "device", "--coordinator", server.url]
     command += ["--token-file", server.token_file, "--learner", "both_ways:learner", "--data", f"{number}.npz"]
     command += ["--folder", f"device-{number}", "--label", f"shard-{number}", "--smallest-cohort", "3"]
+    command += ["--origins", "any", "--largest-move", "0"]
     command += ["--fewest-examples", "1", "--largest-batch", "1"]
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
 

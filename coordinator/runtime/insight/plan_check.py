@@ -242,10 +242,6 @@ class PlanCheck:
         else:
             header, roles = checked_initial(self._core, plan, request, sees)
             cost = RoundCost.of(plan, header, roles)
-            parameters = cost.values - cost.statistics
-            warnings += [f"{said[0].upper()}{said[1:]}" for said in (said_of_move(plan, parameters),) if said]
-            if plan.secure is not None and (said := plan.secure.said_of_first()):
-                warnings.append(f"{said[0].upper()}{said[1:]}")
             if request.roles is None and roles:
                 warnings.append(told(roles, "Since nobody says otherwise,"))
             tensors = tensors_of(self._core.blobs, plan, request.init)
@@ -253,6 +249,9 @@ class PlanCheck:
         if registered - spent < plan.cohort.quorum_count:
             warnings.append(_too_few(plan, registered, spent))
         warnings += self._capped(plan)
+        first = "" if plan.secure is None or cost is None else plan.secure.said_of_first()
+        moved = "" if cost is None else said_of_move(plan, cost.values - cost.statistics)
+        warnings += [f"{said[0].upper()}{said[1:]}" for said in (first, moved) if said]
         return PlanView(
             plan=plan.written_out,
             plan_digest=plan.digest,

@@ -10,12 +10,12 @@ from typing import cast
 import numpy as np
 import pytest
 
-from client_sdk.protocol.devices import SecureBounds
 from coordinator.blobs import FileBlobs
 from coordinator.engine import events as ev
 from coordinator.runtime.sweeping import sweep
 from coordinator.store import MemoryStore, Store, open_store
 from coordinator.verify import verify
+from tests.client_sdk.bounds import any_work
 from tests.coordinator.conftest import MakeWorld
 from tests.coordinator.runtime.fragile import Crash, FragileBlobs, FragileStore, Points
 from tests.coordinator.secure_runs import check_in, exhausted, happens, says, secure_run, state, to_the_list
@@ -83,7 +83,7 @@ def test_repro_an_exhausted_run_waits_without_a_word_and_goes_on_with_the_device
     world = make_world(7)
     secure_run(world)
     first, others = [row.device for row in world.rows[:4]], [row.device for row in world.rows[4:]]
-    bounds = SecureBounds(smallest_cohort=3)
+    bounds = any_work(smallest_cohort=3)
     world.check_in(0, 1, 2, 3, secure=bounds)
     world.settle()
     assert to_the_list(world) == tuple(sorted(first))

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk.protocol.devices import SecureBounds
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.tensors import canonical_digest, to_bytes
 from coordinator.commands.tables import print_run
@@ -22,6 +21,7 @@ from coordinator.runtime.marks import unspendable
 from coordinator.store import MemoryStore, Store, open_store
 from coordinator.store.port import MarkRow
 from coordinator.verify import verify
+from tests.client_sdk.bounds import any_work
 from tests.coordinator import secure_runs
 from tests.coordinator.secure_runs import check_in, happens, says, secure_run, state, to_the_list
 from tests.coordinator.world import World
@@ -221,12 +221,12 @@ def test_verify_names_a_mark_that_was_removed_or_made_up(world: World) -> None:
 
 def test_devices_that_tell_no_size_are_drawn_where_the_plan_does_not_ask_for_it(world: World) -> None:
     secure_run(world)
-    world.check_in(examples=0, secure=SecureBounds(smallest_cohort=3), secure_only=True)
+    world.check_in(examples=0, secure=any_work(smallest_cohort=3), secure_only=True)
     assert len(state(world).current.members) == 4
     world.coordinator.operators.stop("secret")
     sizes = {"select": 4, "goal": 4, "quorum": 0.6, "min_examples": 5}
     asking = secure_run(world, name="asking", cohort=sizes)
-    (answer, *_) = world.check_in(examples=0, secure=SecureBounds(smallest_cohort=3), secure_only=True)
+    (answer, *_) = world.check_in(examples=0, secure=any_work(smallest_cohort=3), secure_only=True)
     assert "the plan selects devices by their size, and this one tells none" in answer.reason
     assert state(world, asking).phase == "selecting"
 
