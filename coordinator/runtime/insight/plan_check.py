@@ -281,7 +281,6 @@ def said_of_plan(plan: Plan, sizes: Sequence[int], *, whose: str = "clients") ->
     capped = said_of_cap(plan.weighting, cap, sizes, field=field, whose=whose)
     if capped or plan.secure is None or not sizes:
         return capped
-    cap = plan.secure.cap(plan.aggregation)
     usual = sum(min(size, cap) for size in sizes) / len(sizes)
     return secure_plan.said_of_bits(plan.secure, plan.aggregation, usual, plan.cohort.goal)
 

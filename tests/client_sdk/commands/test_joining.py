@@ -116,7 +116,10 @@ def test_bounds_on_secure_rounds_are_sent_where_they_are_set(
     assert len(read_history(workplace / "d1")) == 2
 
 
-def test_devices_with_the_same_data_count_their_sums_together(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("join", [device, group])
+def test_devices_with_the_same_data_count_their_sums_together(
+    join: Any, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By the file, wherever it is named from, and its share: of two folders with stock commands."""
     monkeypatch.setenv("QUORATE_SUMS_FOLDER", "sums")
     (workplace / "link.npz").symlink_to("mine.npz")
@@ -141,7 +144,7 @@ def test_devices_with_the_same_data_count_their_sums_together(workplace: Path, m
         coordinator.handle = listening  # type: ignore[method-assign]
         with serving(coordinator) as server:
             mine = ["--url", server.url, "--data", "mine.npz", "--learner", LEARNER, "--rounds", "1"]
-            assert device(*mine, "--folder", f"of {len(folders)}", "--token-file", token_file()) == 0
+            assert join(*mine, "--folder", f"of {len(folders)}", "--token-file", token_file()) == 0
         folders.append(server.url)
         return said
 

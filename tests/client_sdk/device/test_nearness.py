@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from client_sdk.device.contribution import sketch_for
 from client_sdk.device.record import StorageError
-from client_sdk.device.storage import FileStorage
+from client_sdk.device.storage import FileStorage, Sums
 from client_sdk.protocol.devices import Policy
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.secure import SecureRefusal
@@ -233,6 +234,24 @@ def test_folders_with_the_same_data_count_their_vectors_together(tmp_path: Path)
     sums.write_text("x")
     with FileStorage(tmp_path / "d", sums=sums) as storage, pytest.raises(StorageError, match="cannot be read"):
         storage.load_secure()
+
+
+def test_vectors_that_leave_several_folders_at_one_moment_are_all_counted(tmp_path: Path) -> None:
+    def left(folder: int) -> None:
+        for number in range(20):
+            Sums(tmp_path / "sums" / "data", durable=False).add(100.0 * folder + number)
+
+    with ThreadPoolExecutor(8) as folders:
+        list(folders.map(left, range(8)))
+    times = Sums(tmp_path / "sums" / "data", durable=False).times()
+    assert sorted(times) == [100.0 * folder + number for folder in range(8) for number in range(20)]
+
+
+def test_a_clock_that_was_ahead_bars_no_folder_for_longer_than_a_day() -> None:
+    memory, policy = Memory(of_data=(9 * DAY,)), SecurePolicy(sums_a_day=1)
+    require_sums_left(policy, memory, 8 * DAY)
+    with pytest.raises(Refusal, match="into 1 sums a day"):
+        require_sums_left(policy, memory, 8 * DAY + 1)
 
 
 def test_each_vector_of_one_model_counts() -> None:

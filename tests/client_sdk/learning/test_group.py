@@ -21,6 +21,7 @@ from client_sdk.learning import Learner, LearnerFailed
 from client_sdk.learning.group import Group
 from client_sdk.learning.group_trainer import GroupTrainer, follow, train_together
 from client_sdk.protocol.devices import Task
+from client_sdk.tensors import Manifest
 from tests.client_sdk.device.scripted import ScriptedCoordinator
 from tests.coordinator.datacenter.models import examples, network
 
@@ -108,6 +109,7 @@ def test_a_follower_trains_each_assignment_until_rank_0_closes() -> None:
     learner, data = Learner(model=network, loss=noted), Examples(*examples())
     group, catalogue = Recorded(store=dist.HashStore()), Catalogue({"clinic:risk": learner}, installed=())
     trainer = GroupTrainer(group, catalogue, data)
+    assert trainer.roles("clinic:risk", Manifest.of(learner.initial(1))) == learner.roles()
     coordinator = ScriptedCoordinator()
     for one in coordinator.rounds:
         trainer.train(coordinator.offered(), learner.initial(1), "d0", lambda: 60.0)
