@@ -3,13 +3,17 @@ and once over the wire, with stock ``quorate serve`` and clients."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from client_sdk import cli
 from client_sdk.data import Data, Examples
 from client_sdk.device.contribution import first_made, sketch_for
 from client_sdk.device.policy import work_refusal
@@ -184,5 +188,41 @@ def test_over_the_wire_images_are_in_the_sum_without_rules_and_no_device_trains_
             finally:
                 fleet.end()
             assert [one.version for one in operator.checkpoints(run)] == [0]
+    finally:
+        server.stop()
+
+
+@pytest.mark.slow
+def test_a_signed_model_is_answered_also_by_devices_that_join_later_and_one_that_another_key_signed_by_none(
+    tmp_path: Path,
+) -> None:
+    devices, server, far = 3, Server.start(tmp_path / "data"), {"largest_move": 3.0, "origins": "usual"}
+    file, first = tmp_path / "model.safetensors", first_model()
+    file.write_bytes(to_bytes({name: array * np.float32(1.01) for name, array in first.items()}))
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+        cli.main(["authority", "sign", str(file), "--data", str(server.folder / "authority")])
+    signature = out.getvalue().strip()
+    bounds = any_work(smallest_cohort=devices, **far)
+    two = {"cohort": {"select": 3, "goal": 3, "quorum": 1.0, "select_s": 5, "collect_s": 20}, "finish": {"rounds": 2}}
+    made = {**plan(WHOLE, devices, max_norm=2.0, exchange_s=5.0, first_signature=signature), **two}
+    try:
+        with OperatorClient(server.url) as operator:
+            digest = operator.upload_checkpoint(file.read_bytes())
+            run = operator.create_run(made, digest, "signed").run
+            for version in (1, 2):  # other devices in each round, of which the second ones see version 1 first
+                fleet = Fleet(server, data_of(version, devices, EXAMPLES), bounds)
+                try:
+                    fleet.wait_for("under masks.", devices)
+                finally:
+                    fleet.end()
+                assert operator.checkpoints(run)[-1].version == version
+            forged = {**made, "secure": {**made["secure"], "first_signature": "00" * 64}}
+            run = operator.create_run(forged, digest, "forged").run
+            fleet = Fleet(server, data_of(3, devices, EXAMPLES), bounds)
+            try:
+                fleet.wait_for("of no key that this device trusts", devices)
+            finally:
+                fleet.end()
     finally:
         server.stop()

@@ -53,6 +53,7 @@ from client_sdk.protocol.secure import Complaint, NotReady, Octets, SecureRefusa
 from client_sdk.secagg.actions import Keep
 from client_sdk.secagg.header import task_of
 from client_sdk.secagg.memory import Memory
+from client_sdk.secagg.origin import First
 from client_sdk.tensors import canonical_digest
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
@@ -79,7 +80,7 @@ class SessionPhone(Phone):
         self.world = world
         self.storage: Storage = storage if storage is not None else MemoryStorage()
         self.policy = policy
-        self.sketch = b""
+        self.sketch, self.first = b"", First()
         """Of the model that it gets next."""
         self.performed: list[Action] = []
         self.sent: dict[tuple[int, int, str], set[bytes]] = {}
@@ -206,7 +207,8 @@ class SessionPhone(Phone):
             case Fetch():
                 return Fetched(at)
             case Sketch():
-                return Sketched(self.sketch, bytes.fromhex(self.contribution().tensors), at)
+                first, tensors = self.first if action.first else First(), bytes.fromhex(self.contribution().tensors)
+                return Sketched(self.sketch, tensors, at, 1000, first)
             case Train():
                 self.trainings += 1
                 secure = action.assignment.secure is not None

@@ -10,6 +10,9 @@ import pytest
 
 from client_sdk.device.contribution import first_made, model_digest, sketch_for
 from client_sdk.identity import DeviceKey
+from client_sdk.protocol.devices import Policy
+from client_sdk.protocol.names import Route
+from client_sdk.protocol.secure import SecureRefusal
 from client_sdk.secagg.consent import SecurePolicy, require_terms
 from client_sdk.secagg.errors import Refusal
 from client_sdk.secagg.header import GraphRule, Terms
@@ -17,6 +20,8 @@ from client_sdk.secagg.memory import MOST_KNOWN, Known, Memory
 from client_sdk.secagg.nearness import SKETCH_BYTES
 from client_sdk.secagg.origin import First, require_origin, require_reachable, sign_model
 from client_sdk.tensors import Tensors, to_bytes
+from tests.client_sdk.bounds import any_work
+from tests.client_sdk.device.secure_world import SessionPhone, finish, world_with
 
 SECRET, RUN = b"s" * 32, b"r" * 32
 MAX_NORM = 2.0
@@ -213,3 +218,67 @@ def test_a_device_measures_from_one_model_until_a_round_can_have_passed() -> Non
     assert len(later.known) == MOST_KNOWN
     assert RUN not in later.known
     assert len(later.encoded) - len(Memory().encoded) == MOST_KNOWN * (48 + SKETCH_BYTES)
+
+
+# In a session.
+
+
+def told(phone: SessionPhone) -> list[str]:
+    """Why it declined."""
+    return [
+        send.message.reason for send in phone.routes(Route.SECURE_REFUSAL) if isinstance(send.message, SecureRefusal)
+    ]
+
+
+def owned(phone: SessionPhone, **bounds: Any) -> None:
+    usual = {"origins": "usual", "largest_move": 3.0, "smallest_cohort": 3, "smallest_sigma": 20}
+    phone.policy = Policy(secure=any_work(**{**usual, **bounds}))
+
+
+def own_run() -> bytes:
+    """The key of the run that each of these worlds has."""
+    world, (phone,) = world_with(1)
+    phone.sketch = sketch()
+    finish(world, [phone])
+    (found,) = phone.storage.load_secure().known
+    return found
+
+
+@pytest.mark.parametrize(
+    ("first", "why"),
+    [(MADE, ""), (First(can_make=True), UNKNOWN), (First(), ""), (replace(MADE, differs="w"), DIFFERENT)],
+)
+def test_a_device_declines_a_run_of_which_it_does_not_know_the_origin_before_it_trains(first: First, why: str) -> None:
+    world, (phone,) = world_with(1)
+    owned(phone)
+    phone.sketch, phone.first = sketch(), first
+    finish(world, [phone])
+    if why:
+        assert why in " ".join(told(phone))
+        assert (phone.trainings, phone.storage.load_secure().known) == (0, {})
+    else:
+        assert phone.history == [(1, "receipt")]
+        assert [known.sketch for known in phone.storage.load_secure().known.values()] == [sketch()]
+
+
+@pytest.mark.parametrize(
+    ("moved", "first", "why"), [(1.0, First(), ""), (99.0, First(sketch=sketch(), can_make=True), FURTHER)]
+)
+def test_a_device_holds_a_model_against_the_last_one_that_it_knows(moved: float, first: First, why: str) -> None:
+    run, (world, (phone,)) = own_run(), world_with(1)
+    owned(phone)
+    phone.sketch, phone.first = sketch(moved), first
+    phone.storage.keep(lambda newest: newest.knowing(run, model(0.0, 0), 10.0))
+    finish(world, [phone])
+    assert why in (reasons := " ".join(told(phone)))
+    assert bool(reasons) == bool(why)
+
+
+def test_a_run_of_a_known_name_that_has_begun_anew_is_measured_from_its_own_first_model() -> None:
+    run, (world, (phone,)) = own_run(), world_with(1)
+    owned(phone)
+    phone.sketch, phone.first = sketch(), MADE
+    phone.storage.keep(lambda newest: newest.knowing(run, model(500.0, 7), 10.0))
+    finish(world, [phone])
+    assert phone.history == [(1, "receipt")]
+    assert phone.storage.load_secure().known[run].sketch == sketch()

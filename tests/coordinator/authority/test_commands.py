@@ -10,10 +10,14 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from client_sdk import cli
 from client_sdk.credentials.enrolment_token import EnrolmentToken
+from client_sdk.secagg.consent import SecurePolicy
+from client_sdk.secagg.origin import First, require_origin
+from client_sdk.tensors import to_bytes
 from coordinator.authority.answering import AuthorityAnswers
 from coordinator.authority.folder import opened
 from tests.coordinator.authority.world import NOW, URL, AuthorityWorld, Holder
@@ -131,3 +135,20 @@ def test_a_folder_without_an_authority_is_said_so(tmp_path: Path) -> None:
         code, _, err = quorate(*words, "--data", str(tmp_path))
         assert code == 1
         assert "quorate authority init" in err
+
+
+def test_a_signature_under_a_first_model_is_of_its_tensors_alone(folder: str, tmp_path: Path) -> None:
+    file, again = tmp_path / "model.safetensors", tmp_path / "again.safetensors"
+    model = {"w": np.arange(6, dtype=np.float32), "v": np.ones(2, np.float32)}
+    file.write_bytes(to_bytes(model))
+    again.write_bytes(to_bytes(model, {"about": "another file of the same tensors"}))
+    (shown,), (made,) = lines("show", "--data", folder), lines("sign", str(file), "--data", folder)
+    assert lines("sign", str(again), "--data", folder) == [made]
+    assert quorate("sign", str(file), "--data", folder)[1] == made["signature"] + "\n"
+    first = First(signed=bytes.fromhex(made["model"]))
+    signature, pinned = bytes.fromhex(made["signature"]), bytes.fromhex(shown["public_key"])
+    require_origin(first, signature, SecurePolicy(origins="signed"), pinned)
+    file.write_bytes(b"no model")
+    code, out, err = quorate("sign", str(file), "--data", folder)
+    assert (code, out) == (1, "")
+    assert "is not a safetensors file that can be signed" in err

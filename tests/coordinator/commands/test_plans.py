@@ -73,6 +73,12 @@ def test_check_says_what_a_secure_plan_leaves_open(plan: Path, capsys: pytest.Ca
     assert quorate("plan", "check", str(plan), *cohort, "--json") == 0
     assert json.loads(capsys.readouterr().out)["secure"] == {"reserve": 12, "quiet_s": 15.0}
     assert f"a sum: {STILL_READ}" in checked()
+    init, adam = ("--init", str(plan.with_name("model.safetensors"))), "aggregation.server_optimizer='fedadam'"
+    assert "a step:" not in checked(*init)
+    told = "a step: with fedadam a round may move the model by up to 74.2 times max_norm, and owners of devices allow 3"
+    assert told in checked(*init, "--set", adam)
+    lamb = "a step: with lamb a round may move the model by any distance"
+    assert lamb in checked(*init, "--set", "aggregation.server_optimizer='lamb'")
     total = "sizes: each round's total weight can be computed from its model"
     assert total in checked("--set", "aggregation.weighting='examples'")
     equal = checked("--set", "aggregation.weighting='equal'")
