@@ -7,9 +7,8 @@ nothing else of a secure round leaves the device.
 It waits unencoded: an encoded copy would be a second form of what must be erased. It is erased in the step that signs
 a list, since another attempt may need it until then, and overwritten with zeros. Only the coordinator's word or the
 clock ends an attempt: a device that deleted its secrets at each lost connection would cost the round a device each
-time. After a complaint a device stays for the next attempt, since with a lying dealer all of its holders complain. Its
-secret, for rounding and for the order of batches, is drawn once and not derived from its key, which is rotated.
-``Client`` has no parameter for entropy.
+time. Its secret, for rounding and for the order of batches, is drawn once and not derived from its key, which is
+rotated. ``Client`` has no parameter for entropy.
 """
 
 from __future__ import annotations

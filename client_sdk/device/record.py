@@ -13,7 +13,7 @@ from client_sdk.credentials.certificate import RevocationList
 from client_sdk.device.checkpoint_cache import CheckpointCache
 from client_sdk.protocol.devices import Assignment, LoggedEvent, Registered
 from client_sdk.protocol.names import Digest, Message
-from client_sdk.protocol.secure import Complaint, SecureRefusal
+from client_sdk.protocol.secure import SecureRefusal
 from client_sdk.secagg.memory import Memory
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Record(Message):
     trains on in secure rounds. They never leave it."""
     withdrawal: str | None = None
     """The reason why the device withdraws from this round, as long as the withdrawal has no answer."""
-    farewell: Complaint | SecureRefusal | None = None
+    farewell: SecureRefusal | None = None
     """What the device tells when it leaves the present attempt of a secure round, as long as that has no answer."""
     states_left_out: int = 0
     """See ``DeviceFacts.states_left_out``; a crash may cost one."""

@@ -12,7 +12,6 @@ a header is waited for, and an end of any kind is told to the coordinator and cl
                   once a list of survivors is signed: Save(no update), which erases the clear one
     *stale*, or the attempt has expired      -> leaving -> waiting, with the same update
     *late*, while the round goes on          -> leaving -> waiting, for an attempt with new keys
-    shares that do not open                  -> Save(complaint) -> leaving -> Send(it) -> waiting
     the device refuses for good              -> Save(refusal) -> leaving -> Send(it) -> Save(round's end) -> rests
     another refusal, a message that breaks
     the rules                                -> Save(withdrawal) -> leaving -> Send(it) -> Save(round's end) -> rests
@@ -70,7 +69,6 @@ from client_sdk.protocol.devices import (
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem, ProblemError
 from client_sdk.protocol.secure import (
-    Complaint,
     NotReady,
     Octets,
     SecureRefusal,
@@ -82,7 +80,7 @@ from client_sdk.protocol.secure import (
 from client_sdk.secagg.actions import AttemptReply, DeviceContribution, Keep, Primitives, ServerAnswer, Transmit
 from client_sdk.secagg.consent import Expected, SecurePolicy, require_another_model
 from client_sdk.secagg.device import SecureDevice
-from client_sdk.secagg.errors import Expired, Refusal, SecaggError, SpentOnCheckpoint, Superseded, Unopened
+from client_sdk.secagg.errors import Expired, Refusal, SecaggError, SpentOnCheckpoint, Superseded
 from client_sdk.secagg.header import AttemptHeader, terms_of
 from client_sdk.secagg.memory import Known, Live, Memory, Step
 from client_sdk.secagg.origin import First, require_origin, require_reachable
@@ -442,6 +440,10 @@ def _waits_for(stage: Stage, live: Live | None) -> str:
             return f"Has signed that {there} devices are in the sum; waiting for the signatures of the others."
         case "unmask":
             return "Has sent what removes the masks from the sum; waiting for the sum."
+        case "complain":
+            return "Could not open the shares of a peer and has said so; waiting until that is settled."
+        case "open":
+            return "Has opened shares that a peer says it could not open; waiting for the others."
         case _:
             assert_never(stage)
 
@@ -460,9 +462,7 @@ class SecureParts(SecureAttempts):
 
         StorageError where another program plays this device from the same storage."""
         if self.record.farewell is not None:
-            rest = yield from self._bid_farewell(assignment)
-            if self.record.assignment is None:
-                return rest
+            return (yield from self._bid_farewell(assignment))
         put_in = yield from self.put_in()
         try:
             return (yield from self._attempts(put_in))
@@ -532,9 +532,6 @@ class SecureParts(SecureAttempts):
             case NoAnswerInTime() | Expired():
                 yield from self._leave()
                 return None
-            case Unopened(dealers=dealers):
-                yield from self._leave(farewell=Complaint(dealers=dealers))
-                return (yield from self._bid_farewell(assignment))
             case Refusal(retry_s=float() | int() as wait_s):
                 yield Sleep(min_s=wait_s, max_s=wait_s + 1, reason=str(trouble))
                 return None
@@ -545,24 +542,21 @@ class SecureParts(SecureAttempts):
             case _:
                 return (yield from self._withdraw(assignment, str(trouble)))
 
-    def _leave(self, farewell: Complaint | SecureRefusal | None = None) -> Steps[None]:
+    def _leave(self, farewell: SecureRefusal | None = None) -> Steps[None]:
         """Nothing of the present attempt is sent any more."""
         assignment, work, _ = self.secure_work()
         yield from self.save(work=work.changed(left=assignment.attempt), farewell=farewell)
         yield from self._forget(assignment)
 
     def _bid_farewell(self, assignment: Assignment) -> Steps[str | None]:
-        """Tell the coordinator what the record has to tell. After a refusal the device's part is over."""
+        """Tell the coordinator what the record has to tell. The device's part is then over."""
         said = self.record.farewell
         if said is None:
             raise RuntimeError("there is nothing to tell")
         path: dict[str, str | int] = {"run": assignment.run, "round": assignment.round, "attempt": assignment.attempt}
-        route = Route.SECURE_COMPLAINT if isinstance(said, Complaint) else Route.SECURE_REFUSAL
-        yield from self.ask(Send(method="POST", route=route, answers=(Noted,), path=path, message=said))
-        if isinstance(said, SecureRefusal):
-            return (yield from self._end("withdrawn", said.reason))
-        yield from self.save(farewell=None)
-        return None
+        send = Send(method="POST", route=Route.SECURE_REFUSAL, answers=(Noted,), path=path, message=said)
+        yield from self.ask(send)
+        return (yield from self._end("withdrawn", said.reason))
 
     def _left(self, left: AttemptLeft) -> Steps[str | None]:
         """The coordinator has no place for this device in the attempt, or does not take its message."""

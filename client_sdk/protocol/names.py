@@ -98,7 +98,6 @@ class Route(StrEnum):
     SECURE = "/v1/runs/{run}/rounds/{round}/secure"
     SECURE_MESSAGE = "/v1/runs/{run}/rounds/{round}/attempts/{attempt}/secure/{stage}"
     SECURE_ANSWER = "/v1/runs/{run}/rounds/{round}/attempts/{attempt}/secure/{stage}/answer"
-    SECURE_COMPLAINT = "/v1/runs/{run}/rounds/{round}/attempts/{attempt}/complaint"
     SECURE_REFUSAL = "/v1/runs/{run}/rounds/{round}/attempts/{attempt}/refusal"
     # workers
     REGISTER_WORKER = "/v1/workers"

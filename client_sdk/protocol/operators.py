@@ -217,6 +217,9 @@ class RunView(Message):
     barred: dict[DeviceId, int] = Field(default_factory=dict)
     """Devices that are barred from the run's secure rounds, and the first round for which each may be selected
     again."""
+    disputes: dict[DeviceId, int] = Field(default_factory=dict)
+    """Devices that were in dispute about shares in the run's last secure rounds, and with how many others each: one
+    could not open what the other had dealt. Who has several is the likely liar."""
     shared_identities: tuple[DeviceId, ...] = ()
     """Devices that work, or have worked, for the run, and whose identity two processes use now: a copied folder."""
     stalled: str = ""

@@ -6,12 +6,11 @@ The requests of a device, in order; *attempt* counts the key exchanges of one ro
     POST .../rounds/{round}/secure                            SecureWait -> Octets      the header of the attempt
     PUT  .../rounds/{round}/attempts/{attempt}/secure/{stage} bytes      -> Noted       a message; the same bytes again
     POST .../attempts/{attempt}/secure/{stage}/answer         SecureWait -> Octets      the answer to it
-    POST .../attempts/{attempt}/complaint                     Complaint  -> Noted       it cannot mask with these
     POST .../attempts/{attempt}/refusal                       SecureRefusal -> Noted    it joins none here any more
 
-``{stage}`` is one of advertise, share, mask, survivors, unmask. The body of a PUT is the message, but of *mask* the
-packed vector; what else is signed is in the header ``SECURE_HEADER``. A wait that ends without an answer gets
-``NotReady`` (204, no body).
+``{stage}`` is one of advertise, share, mask, survivors, unmask, and where shares do not open, of complain and open
+(``client_sdk.secagg.complaints``). The body of a PUT is the message, but of *mask* the packed vector; what else is
+signed is in the header ``SECURE_HEADER``. A wait that ends without an answer gets ``NotReady`` (204, no body).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from client_sdk.protocol.names import DeviceId, Digest, Message
+from client_sdk.protocol.names import Digest, Message
 
 SECURE_VERSION = 2
 """The version of the secure protocol: devices say it when they check in, and are selected for secure rounds by it."""
@@ -29,8 +28,11 @@ SECURE_HEADER = "Quorate-Secure"
 """The header of a PUT that holds ``SecureSigned`` as JSON."""
 OCTETS_MEDIA_TYPE = "application/octet-stream"
 
-Stage = Literal["advertise", "share", "mask", "survivors", "unmask"]
-"""The five exchanges, by what the device sends in each."""
+Stage = Literal["advertise", "share", "mask", "survivors", "unmask", "complain", "open"]
+"""What a device sends: the messages of the five exchanges, the complaint of shares that do not open, and the pairs of
+shares that it opens since peers have complained of them."""
+FIVE_EXCHANGES: tuple[Stage, ...] = ("advertise", "share", "mask", "survivors", "unmask")
+"""What each device sends in a round in which nobody complains."""
 Hex = Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$", max_length=2000)]
 PublicKey = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="an Ed25519 public key")]
 SIGNATURE_PATTERN = r"^[0-9a-f]{128}$"
@@ -173,20 +175,14 @@ class SecureSigned(Message):
 
 
 class Octets(Message):
-    """An answer that is bytes: a header, a roster, shares, a list, signatures. To *unmask* it is empty: the round is
-    over."""
+    """An answer that is bytes: a header, a roster, shares, complaints and how they were settled, a list, signatures. To
+    *unmask* it is empty: the round is over."""
 
     content: bytes
 
 
 class NotReady(Message):
     """There is no answer yet: ask again."""
-
-
-class Complaint(Message):
-    """The shares of these dealers do not open, or are not those that the dealers signed for: the device cannot mask."""
-
-    dealers: tuple[DeviceId, ...] = Field(min_length=1, max_length=10_000)
 
 
 class SecureRefusal(Message):

@@ -15,6 +15,7 @@ doi 10.1145/3372297.3417885), in the form that is secure against a malicious ser
     header       an attempt's terms, with those of the plan as an assignment carries them
     roster       advertisements, how the authority vouches for them, and the list of an attempt's devices
     shares       sealed pairs of shares, and what a dealer signs of each, so that everybody can tell a wrong one
+    complaints   rows that do not open, and how that is settled before a list is shown
     survivors    whose vectors are in the sum, and the shares that are revealed for it
     opening      secrets rebuilt from t revealed shares, and the sum from masked vectors: the server's arithmetic
     memory, consent, device      the device's part as a generator: what it stores, accepts and sends

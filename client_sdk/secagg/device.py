@@ -9,10 +9,14 @@ back; it delivers every Transmit until it is answered, and sends the coordinator
     header      checks, deletes an older attempt, draws
                 keys                                        Keep, then Transmit(advertise)     the roster
     roster      checks every entry; splits its secrets      Keep, then Transmit(share)         sealed shares of peers
-    shares      unseals them, masks its vector, deletes
-                its own secrets                             Keep, then Transmit(mask)          the survivors
+    shares      unseals them                                where some do not open:
+                                                            Transmit(complain)                 how that was settled
+                masks its vector                            Keep, then Transmit(mask)          the survivors
+    complaints  in place of either answer: opens the pairs
+                of its own rows that peers complain of      Transmit(open)                     as to the one before
     survivors   checks the list, is now *spent*, deletes
-                one of each peer's two shares               Keep, then Transmit(survivors)     their signatures
+                its own secrets and one of each peer's two
+                shares                                      Keep, then Transmit(survivors)     their signatures
     proof       checks t signatures over its own h          Transmit(unmask)                   the round is over
     over        deletes all secrets of the attempt          Keep
 
@@ -30,6 +34,8 @@ What protects the device against a malicious coordinator:
 - A device signs a list only where this device and enough others are on it and every neighbour on it has shared with
   this device; the checkpoint is then spent, for all headers of all runs. What it reveals follows from that list alone:
   one share for each peer, of its self-mask secret or of its mask key; the other is deleted before the list is signed.
+- A pair of its own shares is opened only where its holder has signed a complaint of exactly the row that this device
+  dealt (``complaints``): what was altered between two honest devices opens nothing. No key is ever opened.
 - With its first header the device has joined a secure round of its learner: it refuses plain plans for that learner.
 - Anything else raises Refusal or another SecaggError, and the device sends nothing more.
 
@@ -62,8 +68,9 @@ from client_sdk.secagg.actions import (
     Transmit,
 )
 from client_sdk.secagg.agreement import KeyStream, derive
+from client_sdk.secagg.complaints import Accusations, Complaint, OpenedPairs, Settlement, is_accusation
 from client_sdk.secagg.consent import Expected, SecurePolicy, require_agreed, require_consent, require_withstood
-from client_sdk.secagg.errors import BadMessage, BadShare, Expired, Refusal, SpentOnCheckpoint, Unopened
+from client_sdk.secagg.errors import BadMessage, BadShare, Expired, Refusal, SpentOnCheckpoint
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import cut, pack
 from client_sdk.secagg.masks import MaskedInput, pair_sign, self_seed
@@ -79,7 +86,7 @@ from client_sdk.secagg.roster import (
     sign_advertisement,
     vouched_by_list,
 )
-from client_sdk.secagg.shares import Bundle, SharePair
+from client_sdk.secagg.shares import Bundle, Row, SharePair
 from client_sdk.secagg.statement import DOMAIN, signed
 from client_sdk.secagg.survivors import Proof, RevealedShares, Survivors
 
@@ -90,7 +97,7 @@ from client_sdk.secagg.survivors import Proof, RevealedShares, Survivors
 # The coefficients of Shamir's polynomials are no fresh entropy: they are the key stream of
 # HKDF(dealing secret, salt = h, info = domain, kind of secret). So one roster has one bundle, whatever the device has
 # forgotten in between: a storage that is set back deals the same shares, and seals the same bytes with the same AES-GCM
-# key and nonce. Another roster has another h, so other polynomials and other keys. Errors: BadParameters, Unopened.
+# key and nonce. Another roster has another h, so other polynomials and other keys. Errors: BadParameters, BadMessage.
 
 
 SecretKind = Literal["self-mask", "mask-key"]
@@ -137,26 +144,42 @@ def deal(
 
 def take(
     cohort: MaskingCohort, place: int, secrets: AttemptSecrets, delivered: Bundle, tools: Primitives
-) -> dict[int, SharePair]:
-    """The pairs that peers sealed for the device at ``place``, by dealer. Unopened, which names every dealer whose pair
-    does not open or is not the one whose digests it signed; BadMessage where the delivery is not for this device, or
-    not of its neighbours."""
+) -> tuple[dict[int, SharePair], list[Row]]:
+    """The pairs that peers sealed for the device at ``place``, by dealer, and the rows that do not open or do not hold
+    the pair of their digests. BadMessage where the delivery is not for this device, or not of its neighbours."""
     if delivered.owner != place or delivered.own or not set(delivered.places) <= set(cohort.graph.neighbours(place)):
         raise BadMessage("shares were delivered that are not for this device, or not of its neighbours")
     holder = (place, cohort.device(place))
     taken: dict[int, SharePair] = {}
-    unopened: dict[str, str] = {}
+    unopened: list[Row] = []
     for dealer, sealed, digests in delivered.rows:
         agreed = tools.agree(secrets.share_key, cohort.roster.entries[dealer].advertisement.share_key)
-        name = cohort.device(dealer)
         try:
-            taken[dealer] = tools.unseal(agreed, cohort.h, (dealer, name), holder, sealed)
-            taken[dealer].require_dealt(cohort.h, dealer, place, digests)
-        except BadShare as error:
-            unopened[name] = str(error)
-    if unopened:
-        raise Unopened(tuple(unopened), next(iter(unopened.values())))
-    return taken
+            pair = tools.unseal(agreed, cohort.h, (dealer, cohort.device(dealer)), holder, sealed)
+            pair.require_dealt(cohort.h, dealer, place, digests)
+            taken[dealer] = pair
+        except BadShare:
+            unopened.append((dealer, sealed, digests))
+    return taken, unopened
+
+
+def opened(
+    cohort: MaskingCohort,
+    place: int,
+    secrets: AttemptSecrets,
+    dealt: Bundle,
+    accusations: Accusations,
+    tools: Primitives,
+) -> OpenedPairs:
+    """The pairs of the rows that the device at ``place`` has ``dealt``, for those of their holders that complain of
+    exactly these rows. Refusal, BadMessage: see ``Accusations.holders``."""
+    holders = accusations.holders(cohort, place, dealt.rows)
+    pairs, dealer = {}, (place, cohort.device(place))
+    for holder, sealed, _ in dealt.rows:
+        if holder in holders:
+            agreed = tools.agree(secrets.share_key, cohort.roster.entries[holder].advertisement.share_key)
+            pairs[holder] = tools.unseal(agreed, cohort.h, dealer, (holder, cohort.device(holder)), sealed)
+    return OpenedPairs(place, pairs)
 
 
 # ------------------------------------------------------------ device
@@ -218,7 +241,7 @@ class _Attempt:
             live = yield from self._mask(live, cohort, place, Bundle.parse(delivered, cohort.n))
         if live.step is Step.MASKED:
             masked = MaskedInput.of(place, self.header.lanes, cohort.roster.lane_bits, live.vector)
-            listed = yield from self._transmit_signed(cohort, "mask", masked.encoded, live.vector)
+            listed = yield from self._settled(live, cohort, place, "mask", masked.encoded, live.vector)
             live = yield from self._agree(live, cohort, place, Survivors.parse(listed, cohort.n))
         survivors = Survivors.parse(live.survivors, cohort.n)
         proof = yield from self._transmit_signed(cohort, "survivors", survivors.encoded)
@@ -281,13 +304,19 @@ class _Attempt:
         return (yield from self._move(live, moved))
 
     def _mask(self, live: Live, cohort: MaskingCohort, place: int, delivered: Bundle) -> Steps[Live]:
-        """Unseal the peers' shares, and mask the vector with every peer that shared."""
+        """Unseal the peers' shares, and mask the vector with every peer whose pair this device holds."""
         secrets, tools = _own(live), self.me.primitives
-        held = dict(live.held) | take(cohort, place, secrets, delivered, tools)
+        taken, unopened = take(cohort, place, secrets, delivered, tools)
+        if unopened:
+            complaint = Complaint.of(cohort.h, place, unopened)
+            answer = yield from self._settled(live, cohort, place, "complain", complaint.encoded)
+            settlement = Settlement.parse(answer, cohort.n)
+            taken |= settlement.pairs_for(cohort.h, complaint, {row[0]: row for row in unopened})
+        held = dict(live.held) | taken
         if len(held) < cohort.parameters.threshold:
             raise Refusal(f"{len(held)} devices shared with this one; it takes {cohort.parameters.threshold}.")
         require_fitting(self.header, self.put_in)  # after a crash the device may have trained again
-        vector = masked_vector(cohort, place, secrets, delivered.places, self.put_in, tools)
+        vector = masked_vector(cohort, place, secrets, sorted(taken), self.put_in, tools)
         after, tensors = live.masked(held=held, vector=vector), self.expected.tensors
         model = Answered(at=self.at, near=self.expected.near, sketch=self.expected.sketch)
         yield from self._keep(lambda newest: newest.moved(tensors, live, after).answering(tensors, model))
@@ -313,6 +342,18 @@ class _Attempt:
 
         yield from self._keep(spent)
         return after
+
+    def _settled(
+        self, live: Live, cohort: MaskingCohort, place: int, stage: Stage, body: bytes, blob: bytes = b""
+    ) -> Steps[bytes]:
+        """Send a message, and open the pairs that peers rightly complain of for as long as the answer is complaints.
+        Returns the answer that is none."""
+        answer = yield from self._transmit_signed(cohort, stage, body, blob)
+        while is_accusation(answer):
+            dealt, accusations = Bundle.parse(live.bundle, cohort.n), Accusations.parse(answer)
+            pairs = opened(cohort, place, _own(live), dealt, accusations, self.me.primitives)
+            answer = yield from self._transmit_signed(cohort, "open", pairs.encoded)
+        return answer
 
     def _transmit_signed(self, cohort: MaskingCohort, stage: Stage, body: bytes, blob: bytes = b"") -> Steps[bytes]:
         return (yield from self._transmit(stage, body, signed(self.me.signer, cohort.h, stage, body), blob))

@@ -6,7 +6,6 @@
     |- BadParameters          inconsistent numbers, or numbers that do not give the required security
     |- BadKey                 a public key that is malformed, or that gives no secret
     |- BadShare               a share that cannot be opened, or shares that do not give the committed secret
-    |  '- Unopened            shares that these peers sealed and that do not open: the device cannot mask
     |- BadVector              values or packed lanes that the round does not accept
     |- Refusal                nothing is malformed, but a rule of the device or of its owner forbids the step
     |  |- Expired             the attempt's time is over
@@ -33,15 +32,6 @@ class BadKey(SecaggError):
 
 class BadShare(SecaggError):
     """A share that cannot be opened, or shares that do not give the committed secret."""
-
-
-class Unopened(BadShare):
-    """Shares that these peers sealed do not open: the device complains of them and cannot mask in this attempt."""
-
-    def __init__(self, dealers: tuple[str, ...], reason: str) -> None:
-        super().__init__(f"the shares of {len(dealers)} of the peers do not open: {reason}")
-        self.dealers = dealers
-        """Their ids, in the order of the roster."""
 
 
 class BadVector(SecaggError):

@@ -44,7 +44,8 @@ from client_sdk.secagg.statement import DIGEST_BYTES, WireReader, WireWriter
 #     step         is held beside header and advertisement
 #     advertised   own secrets, the certificate, the header's revocation list
 #     shared       own secrets, the roster, the sealed shares for peers, in a complete graph the own pair of shares
-#     masked       the roster, the pairs of shares of all peers that shared, the masked vector
+#     masked       own secrets, the roster, the sealed shares for peers, the pairs of shares of all peers that shared,
+#                  the masked vector
 #     signed       the roster, the signed list, one share of each of those pairs
 
 
@@ -64,7 +65,7 @@ class Step(IntEnum):
 _HELD = {
     Step.ADVERTISED: {"secrets", "certificate", "revocations"},
     Step.SHARED: {"secrets", "roster", "bundle"},
-    Step.MASKED: {"roster", "held", "vector"},
+    Step.MASKED: {"secrets", "roster", "bundle", "held", "vector"},
     Step.SIGNED: {"roster", "survivors", "revealed"},
 }
 _OPTIONAL = {Step.SHARED: {"held"}}
@@ -81,7 +82,8 @@ class Live:
     advertised: bytes
     """The device's own advertisement: the roster must hold it under the device's id."""
     secrets: AttemptSecrets | None = None
-    """The secrets behind the advertisement, until the vector is masked."""
+    """The secrets behind the advertisement, until a list is signed: until then a pair of shares may have to be
+    opened."""
     certificate: bytes = b""
     """The certificate that is shown with the advertisement, until a roster is accepted: a device that renews its own
     meanwhile shows the same one again."""
@@ -90,7 +92,7 @@ class Live:
     roster: bytes = b""
     """The one roster accepted for this advertisement."""
     bundle: bytes = b""
-    """The sealed shares for peers, until theirs have arrived."""
+    """The sealed shares for peers, until a list is signed: a peer may complain of its row."""
     held: dict[int, SharePair] = field(default_factory=dict)
     """Dealer's place -> the pair of its shares; in a complete graph the device's own pair too. Until a list is
     signed."""
@@ -114,12 +116,21 @@ class Live:
         )
 
     def masked(self, *, held: dict[int, SharePair], vector: bytes) -> Live:
-        """After masking: the device's own secrets are gone."""
-        return replace(self, step=Step.MASKED, secrets=None, bundle=b"", held=held, vector=vector)
+        """After masking."""
+        return replace(self, step=Step.MASKED, held=held, vector=vector)
 
     def signed(self, *, survivors: bytes, revealed: bytes) -> Live:
-        """After signing: of each pair of shares one is left."""
-        return replace(self, step=Step.SIGNED, held={}, vector=b"", survivors=survivors, revealed=revealed)
+        """After signing: the device's own secrets are gone, and of each pair of shares one is left."""
+        return replace(
+            self,
+            step=Step.SIGNED,
+            secrets=None,
+            bundle=b"",
+            held={},
+            vector=b"",
+            survivors=survivors,
+            revealed=revealed,
+        )
 
     def write(self, out: WireWriter) -> None:
         """Append this attempt to a memory's bytes."""

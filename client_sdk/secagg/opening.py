@@ -56,11 +56,19 @@ def rebuild_mask_key(shares: Mapping[int, bytes], threshold: int, advertised: Ad
 class Opening:
     """Collects revealed shares, and rebuilds the secrets once there are enough."""
 
-    def __init__(self, cohort: MaskingCohort, survivors: Survivors, sharers: Collection[int]) -> None:
-        """``sharers``: the places whose shares were delivered; their peers masked with them."""
+    def __init__(
+        self,
+        cohort: MaskingCohort,
+        survivors: Survivors,
+        sharers: Collection[int],
+        lacks: Mapping[int, Collection[int]] | None = None,
+    ) -> None:
+        """``sharers``: the places whose shares were delivered; their peers masked with them. ``lacks``: survivor ->
+        dealers that are out and with which it did not mask, since it does not hold their pair."""
         if not survivors.members <= set(sharers):
             raise BadMessage("a survivor never shared")
         self.cohort, self.survivors, self.sharers = cohort, survivors, tuple(sorted(sharers))
+        self._lacks = lacks or {}
         self._revealed: set[int] = set()
         self._shares: dict[int, dict[int, bytes]] = {place: {} for place in self.sharers}
         """Dealer -> its holder's x -> the share."""
@@ -112,7 +120,7 @@ class Opening:
                 continue
             key = AgreementKey(secrets[place])
             for peer in self.cohort.graph.neighbours(place):
-                if peer in self.survivors.members:
+                if peer in self.survivors.members and place not in self._lacks.get(peer, ()):
                     agreed = key.agree(entries[peer].advertisement.mask_key)
                     yield pair_seed(agreed, h, place, peer), pair_sign(place, peer)
 

@@ -16,7 +16,15 @@ DOMAIN = b"quorate secure aggregation 2\x00"
 """The prefix of everything that is signed, hashed or derived here: it separates this protocol and version from
 others."""
 
-_STAGES: dict[Stage, int] = {"advertise": 1, "share": 2, "mask": 3, "survivors": 4, "unmask": 5}
+_STAGES: dict[Stage, int] = {
+    "advertise": 1,
+    "share": 2,
+    "mask": 3,
+    "survivors": 4,
+    "unmask": 5,
+    "complain": 6,
+    "open": 7,
+}
 
 DIGEST_BYTES = 32
 SIGNATURE_BYTES = 64

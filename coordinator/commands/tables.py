@@ -171,6 +171,8 @@ def print_run(view: RunView, *, plan: bool = False) -> None:
         say(f"  spent       {who_is_spent(view)}")
     for device, until in view.barred.items():
         say(f"  barred      {device}, until round {until}")
+    for device, others in view.disputes.items():
+        say(f"  in dispute  {device}, about shares with {others} {'other' if others == 1 else 'others'}")
     if view.stalled:
         say(f"  stalled     {view.stalled}")
     for digest in view.damaged:

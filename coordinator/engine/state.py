@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from operator import attrgetter
+from operator import attrgetter, not_
 from typing import Annotated, Literal, TypeVar, get_args
 
 from pydantic import Field, TypeAdapter
@@ -25,6 +25,7 @@ from coordinator.engine.event_fields import UNTREATED, Treated
 from coordinator.engine.named_tensors import NamedTensors, Small
 from coordinator.engine.plan import Plan
 from coordinator.engine.reasons import grouped
+from coordinator.engine.secure.disputes import Disputes
 from coordinator.engine.secure.state import Barred, SecureRound
 from coordinator.engine.selection import NO_PACE, Known, Pace
 
@@ -240,6 +241,9 @@ class RunState:
     """Device -> why it takes part in no attempt on this checkpoint any more, without being spent."""
     barred: Mapping[str, Barred] = field(default_factory=dict)
     """Devices that take part in no secure round of the run for some rounds."""
+    disputes: Annotated[Disputes, Field(exclude_if=not_)] = field(default_factory=dict)
+    """Who has complained of whose shares in the last secure rounds, and when: of two devices nobody knows which one
+    lied, and a device that is in dispute with several others is the likely one."""
     exhausted: str = ""
     """Why the run cannot go on from this checkpoint with the devices it has: too many are spent or have declined.
     Empty: it can."""

@@ -1,10 +1,11 @@
 """The requests of devices in a secure round: the header of the attempt, the messages of the five exchanges with their
-answers, and the two reports of who cannot go on.
+answers, those of complaints, and the report of who cannot go on.
 
 An answer is bytes of ``client_sdk.secagg``. It is waited for under the device's own key (``signals.secure_key``), which
 is woken when the round gets to another phase, or when the engine says that there is an answer.
 
-``Held.mark`` is where the round is and how many devices it goes on without, not the number of the newest event: with
+``Held.mark`` is where the round is, how many devices it goes on without and how many complaints were made and
+answered, not the number of the newest event: with
 300 devices each message of another one else causes a look that finds nothing. What another replica wrote is seen
 within a second, by the thread that keeps time; no refusal is given by such a look.
 """
@@ -20,7 +21,6 @@ from client_sdk.protocol.names import Route, RunId
 from client_sdk.protocol.secure import (
     OCTETS_MEDIA_TYPE,
     SECURE_HEADER,
-    Complaint,
     NotReady,
     Octets,
     SecureRefusal,
@@ -50,7 +50,9 @@ from coordinator.runtime.signals import secure_key
 from coordinator.secure.arrived import ArrivedMessage
 from coordinator.store.port import DeviceRow
 
-ExchangeName = Annotated[Stage, About("which of the five exchanges, by what the device sends in it")]
+ExchangeName = Annotated[
+    Stage, About("what the device sends: the message of an exchange, a complaint, or opened shares")
+]
 
 
 def secure_header(
@@ -148,7 +150,8 @@ def secure_answer(
     stage: ExchangeName,
 ) -> Octets | None:
     """The answer to a message: the roster, the shares for this device, the survivor list, the signatures under it, and
-    at last nothing: the round is over. Held open until it is there.
+    at last nothing: the round is over. Where shares did not open, before the list: complaints of this device, to which
+    it sends *open*, and how its own complaint was settled. Held open until it is there.
 
     204 where it is not there yet: ask again.
     """
@@ -160,24 +163,17 @@ def waits_for(device: DeviceRow, message: SecureWait, **path: object) -> str:
 
 
 def changes_of(to: Coordinator, *, run: RunId, **path: object) -> tuple[Place | None, int]:
-    """Where the round is, and how many devices it goes on without, by the newest state that this process has read: the
-    clock's thread keeps it up to date within a second, whichever replica wrote it. No message of another device changes
-    it, unless that is the last one that an exchange needs."""
-    state = to.core.log(run).state
-    return KINDS[state.plan.kind].place(state), 0 if state.round is None else len(state.round.excluded)
+    """Where the round is, how many devices it goes on without, and how many complaints and answers to them there are,
+    by the newest state that this process has read: the clock's thread keeps it up to date within a second, whichever
+    replica wrote it. No other message of another device changes it, unless that is the last one that an exchange
+    needs."""
+    state, secure = to.core.log(run).state, to.core.log(run).state.secure
+    disputes = 0 if secure is None else len(secure.complaints) + sum(map(len, secure.opened.values()))
+    return KINDS[state.plan.kind].place(state), (0 if state.round is None else len(state.round.excluded)) + disputes
 
 
 def not_yet(to: Coordinator, device: DeviceRow, message: SecureWait, **path: object) -> NotReady:
     return NotReady()
-
-
-def complain(
-    to: Coordinator, device: DeviceRow, message: Complaint, *, run: RunId, round: RoundNumber, attempt: Attempt
-) -> Noted:
-    """The shares of these dealers do not open, or are not those that they signed for: the device leaves the attempt. It
-    is one word against another, so the next attempt is made without those whom most complaints concern."""
-    to.secure.of(run).requests.complain(device.device, round, attempt, message.dealers)
-    return Noted()
 
 
 def refuse(
@@ -238,9 +234,6 @@ SECURE_ANSWER = _device(
     shape=Held(secure_answer, key=waits_for, peer=is_device, again=secure_answer, expired=not_yet, mark=changes_of),
     summary="Wait for the answer to a message of a secure round",
 )
-SECURE_COMPLAINT = _device(
-    method="POST", route=Route.SECURE_COMPLAINT, shape=Direct(complain), summary="Complain of shares that do not open"
-)
 SECURE_REFUSAL = _device(
     method="POST",
     route=Route.SECURE_REFUSAL,
@@ -248,4 +241,4 @@ SECURE_REFUSAL = _device(
     summary="Report that no attempt on this checkpoint is joined any more",
     operation="secure_refusal",
 )
-ENTRIES = (SECURE, SECURE_MESSAGE, SECURE_ANSWER, SECURE_COMPLAINT, SECURE_REFUSAL)
+ENTRIES = (SECURE, SECURE_MESSAGE, SECURE_ANSWER, SECURE_REFUSAL)

@@ -17,6 +17,7 @@ from client_sdk.protocol.operators import (
     Treatment,
 )
 from coordinator.engine.rounds import KINDS, public_body
+from coordinator.engine.secure.disputes import degrees
 from coordinator.engine.state import RunState
 from coordinator.runtime.marks import kinds_against
 from coordinator.store.port import (
@@ -66,12 +67,14 @@ def run_view(
 
 
 def with_marks(reader: Reader, view: RunView, state: RunState) -> RunView:
-    """The view of a run with secure rounds: how many devices can contribute to its model no more, and who is barred."""
+    """The view of a run with secure rounds: how many devices can contribute to its model no more, who is barred, and
+    who is in dispute."""
     return view.model_copy(
         update={
             "devices_spent": reader.marked_devices(state.marked_on, kinds_against(state.plan)),
             "devices_registered": reader.registered_devices(),
             "barred": {device: found.until_round for device, found in sorted(state.barred.items())},
+            "disputes": dict(sorted(degrees(state.disputes).items())),
         }
     )
 

@@ -81,7 +81,7 @@ class StoredMessage:
                     data = entry_bytes(arrived.body, arrived.signature, arrived.certificate)
                 case "survivors":
                     data = arrived.signature
-                case "share" | "unmask":
+                case "share" | "unmask" | "complain" | "open":
                     data = message_bytes(arrived.body, arrived.signature)
                 case _:
                     assert_never(arrived.stage)

@@ -45,6 +45,13 @@ class Attempt:
         """The places of the devices named in one of the state's mappings, ascending."""
         return tuple(sorted(self.places[device] for device in devices))
 
+    def lacks(self, secure: SecureRound) -> Mapping[int, frozenset[int]]:
+        """Place -> places of the dealers whose pair that device does not hold, since they are out."""
+        return {
+            self.places[holder]: frozenset(self.places[dealer] for dealer in dealers)
+            for holder, dealers in secure.lacks.items()
+        }
+
     def sharers(self, secure: SecureRound) -> frozenset[int]:
         """The places whose shares are delivered: final once the phase of sharing is over."""
         return frozenset(self.places_of(secure.shared))

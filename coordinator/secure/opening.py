@@ -12,7 +12,7 @@ BadShare where shares are missing; BadVector for a sum that honest survivors can
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -60,11 +60,13 @@ def open_sum(
     revealed: Iterable[RevealedShares],
     workers: int = WORKERS,
     masker: MakeMasker = Masker,
+    lacks: Mapping[int, Collection[int]] | None = None,
 ) -> Sum:
     """The sum of the survivors' ``vectors`` (packed, one each), unmasked with what was ``revealed``: shares that were
     compared with their digests when they arrived (``validation.revealed``).
 
     ``sharers``: the places whose shares were delivered. ``workers``: threads, 1 to 16. ``masker``: removes masks.
+    ``lacks``: see ``Opening``.
     """
     opened = _rebuilt(cohort, survivors, sharers, revealed)
     try:
@@ -72,7 +74,7 @@ def open_sum(
             raise Lost(opened.lost)
         total = _added(cohort, survivors, vectors)
         # A new Opening without the shares, so that they can be freed.
-        masks = Opening(cohort, survivors, sharers).masks(opened.secrets)
+        masks = Opening(cohort, survivors, sharers, lacks).masks(opened.secrets)
         _unmask(cohort, total, masks, max(1, min(workers, MOST_WORKERS)), masker)
     finally:
         opened.secrets.clear()

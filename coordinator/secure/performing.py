@@ -229,7 +229,16 @@ class SecureWork:
             for message in self._attempts.messages(secure.revealed.values())
         )
         vectors = self._vectors(cohort, secure)
-        return open_sum(cohort, survivors, attempt.sharers(secure), vectors, revealed, self._workers, self._masker)
+        return open_sum(
+            cohort,
+            survivors,
+            attempt.sharers(secure),
+            vectors,
+            revealed,
+            self._workers,
+            self._masker,
+            attempt.lacks(secure),
+        )
 
     def _vectors(self, cohort: MaskingCohort, secure: SecureRound) -> Iterator[memoryview]:
         """The survivors' masked vectors in sequence, in one reused buffer."""

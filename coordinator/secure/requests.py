@@ -5,11 +5,11 @@
     header      the attempt that may be joined, or nothing yet
     has_come    whether a vector is one that counts already: it is acknowledged again, and not read
     limit       how long the body of a message may be, before a byte of it is read
-    receive     advertise | share | mask | survivors | unmask: accepted once, durably, or refused with the reason; what
-                is received meanwhile becomes durable in the same transaction
-    complain    dealers whose shares do not open
+    receive     advertise | share | mask | survivors | unmask, complain | open: accepted once, durably, or refused with
+                the reason; what is received meanwhile becomes durable in the same transaction
     refuse      the device takes part in no attempt on this checkpoint any more
-    answer      to each of the five: roster | delivered shares | survivors | proof | over, or nothing yet
+    answer      to each of the five: roster | delivered shares | survivors | proof | over, or nothing yet; while others
+                mask, also to complain and open: complaints of the device | how its own complaint was settled
 
 The caller has authenticated the device, waits, and asks again. The engine decides whether a message is in time, before
 anything is read or stored, and again under the run's lock. Raises ``ProblemError`` for a device's error; BlobError
@@ -19,11 +19,20 @@ passes through.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from os import SEEK_END
 from typing import Literal, TypeVar, assert_never
 
 from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.protocol.secure import Stage
+from client_sdk.secagg.complaints import (
+    COMPLAINED_BYTES,
+    PAIR_BYTES,
+    Accusations,
+    Complaint,
+    OpenedPairs,
+    Settlement,
+)
 from client_sdk.secagg.errors import SecaggError
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import packed_bytes
@@ -34,13 +43,14 @@ from coordinator.blobs import Blobs, Gone
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.reasons import printable
-from coordinator.engine.secure import messages
+from coordinator.engine.secure import complaints, messages
 from coordinator.engine.secure.state import SecureRound
 from coordinator.engine.state import RunState
 from coordinator.secure import validation
 from coordinator.secure.announcing import Authorities
 from coordinator.secure.arrived import ArrivedMessage, StoredMessage
 from coordinator.secure.attempt import Attempts
+from coordinator.secure.blob_formats import body_of
 from coordinator.secure.performing import SecureRun, drop
 
 T = TypeVar("T")
@@ -51,6 +61,8 @@ _EVENTS: dict[Stage, type[messages.Message]] = {
     "mask": ev.Masked,
     "survivors": ev.Signed,
     "unmask": ev.Revealed,
+    "complain": ev.Complained,
+    "open": ev.PairsOpened,
 }
 OVER = b""
 """The answer to *unmask*, once the round has ended: the device deletes all its secrets."""
@@ -106,7 +118,7 @@ class SecureRequests:
 
         def look(state: RunState) -> int:
             secure = self._attempt(state, device, round, attempt)
-            came = "" if stage == "mask" else messages.sent(secure, _EVENTS[stage]).get(device, "")
+            came = "" if stage in ("mask", "open") else messages.sent(secure, _EVENTS[stage]).get(device, "")
             event = _EVENTS[stage](at=0.0, round=round, attempt=attempt, device=device, digest=came, bytes=0)
             refused = messages.answered(state, event)
             if refused is not None:
@@ -126,7 +138,7 @@ class SecureRequests:
         stored = StoredMessage.of(arrived)
         digest = stored.digest
 
-        def event(at: float) -> messages.Message:
+        def event(state: RunState, at: float) -> messages.Message:
             return _EVENTS[arrived.stage](
                 at=at,
                 round=arrived.round,
@@ -134,13 +146,14 @@ class SecureRequests:
                 device=arrived.device,
                 digest=digest,
                 bytes=stored.size,
+                **_named(state, arrived),
             )
 
         state = self._run.known
-        answer = messages.answered(state, event(0.0))
+        answer = messages.answered(state, event(state, 0.0))
         if answer is not None:
             state = self._run.state
-            answer = messages.answered(state, event(0.0))
+            answer = messages.answered(state, event(state, 0.0))
         if answer is not None:
             _raise_refused(answer[1])
             self._require_list(state, arrived)
@@ -148,10 +161,10 @@ class SecureRequests:
         self._verify(state, arrived, stored)
         short = stored.short(arrived.round)
         if short is not None:
-            entered = self._run.enter(lambda _, at: event(at), short)
+            entered = self._run.enter(event, short)
             return lambda: _raise_refused(entered())
         self._store(arrived, stored)
-        stays = self._run.enter(lambda _, at: event(at) if self._require_stored(digest) else None)
+        stays = self._run.enter(lambda state, at: event(state, at) if self._require_stored(digest) else None)
 
         def settle() -> None:
             answers = stays()
@@ -160,14 +173,6 @@ class SecureRequests:
             _raise_refused(answers)
 
         return settle
-
-    def complain(self, device: str, round: int, attempt: int, dealers: tuple[str, ...]) -> None:
-        """A device could not open the shares that these dealers sealed for it."""
-        _raise_refused(
-            self._run.submit(
-                lambda _, at: ev.Complained(at=at, round=round, attempt=attempt, device=device, dealers=dealers)
-            )
-        )
 
     def spent(self, device: str, round: int, attempt: int) -> None:
         """A device has signed on this checkpoint before, and reports that instead of advertising."""
@@ -226,10 +231,8 @@ class SecureRequests:
                 return self._attempts.bytes_of(secure.roster) if secure.roster else None
             case "share":
                 return self._delivery(state, secure, device)
-            case "mask":
-                if state.phase not in ("agreeing", "unmasking"):
-                    return None
-                return self._attempts.read(secure).survivors(secure).encoded
+            case "mask" | "complain" | "open":
+                return self._while_masking(state, secure, device)
             case "survivors":
                 if state.phase != "unmasking":
                     return None
@@ -290,7 +293,14 @@ class SecureRequests:
                 validation.agreed(cohort, place, body, signature, attempt.survivors(secure))
             case "unmask":
                 survivors, dealt = attempt.survivors(secure), self._attempts.dealt(secure)
-                validation.revealed(cohort, place, body, signature, survivors, dealt)
+                lacks = attempt.lacks(secure).get(place, ())
+                validation.revealed(cohort, place, body, signature, survivors, dealt, lacks)
+            case "complain":
+                validation.complained(cohort, place, body, signature, self._attempts.dealt(secure))
+            case "open":
+                asked = [holder for holder, dealers in secure.complaints.items() if arrived.device in dealers]
+                holders = [attempt.places[holder] for holder in asked]
+                validation.pairs_opened(cohort, place, body, signature, holders, self._attempts.dealt(secure))
             case _:
                 assert_never(arrived.stage)
 
@@ -327,6 +337,46 @@ class SecureRequests:
         place = self._attempts.read(secure).places[device]
         return self._attempts.dealt(secure).to(place).encoded
 
+    def _while_masking(self, state: RunState, secure: SecureRound, device: str) -> bytes | None:
+        """The list, once all have masked; before, complaints of this device, or how its own complaint was settled."""
+        if state.phase in ("agreeing", "unmasking"):
+            if device not in secure.masked:
+                raise problem("late", "the masked vectors of this attempt are in")
+            return self._attempts.read(secure).survivors(secure).encoded
+        if state.phase != "masking":
+            return None
+        holders = complaints.accusing(state, device)
+        if holders:
+            shown = self._attempts.messages(secure.complained[holder] for holder in holders)
+            return Accusations(tuple((body_of(one), one[-SIGNATURE_BYTES:]) for one in shown)).encoded
+        if device in secure.masked or device not in secure.complaints or not complaints.is_settled(state, device):
+            return None
+        return self._settlement(secure, device)
+
+    def _settlement(self, secure: SecureRound, holder: str) -> bytes:
+        attempt = self._attempts.read(secure)
+        place, out = attempt.places[holder], attempt.lacks(secure).get(attempt.places[holder], frozenset())
+        digests = {dealer: of[holder] for dealer, of in secure.opened.items() if holder in of}
+        found = zip(digests, self._attempts.messages(digests.values()), strict=True)
+        pairs = {
+            attempt.places[dealer]: OpenedPairs.parse(body_of(one), attempt.cohort.n).pairs[place]
+            for dealer, one in found
+        }
+        return Settlement(place, pairs, tuple(sorted(out))).encoded
+
+
+def _named(state: RunState, arrived: ArrivedMessage) -> dict[str, tuple[str, ...]]:
+    """The devices that a complaint or opened pairs name, sorted; none where the message is malformed: then it is
+    refused when it is checked."""
+    order = () if state.secure is None else state.secure.order
+    with suppress(SecaggError):
+        if arrived.stage == "complain":
+            dealers = Complaint.parse(arrived.body, len(order)).rows
+            return {"dealers": tuple(sorted(order[dealer] for dealer, _ in dealers))}
+        if arrived.stage == "open":
+            return {"holders": tuple(sorted(order[at] for at in OpenedPairs.parse(arrived.body, len(order)).pairs))}
+    return {}
+
 
 def _refused(effects: Sequence[fx.Effect]) -> bool:
     return any(isinstance(effect, fx.Refused) for effect in effects)
@@ -354,7 +404,9 @@ def most_advertised() -> int:
 
 
 def most_bytes(
-    stage: Literal["share", "mask", "survivors", "unmask"], secure: SecureRound, header: AttemptHeader
+    stage: Literal["share", "mask", "survivors", "unmask", "complain", "open"],
+    secure: SecureRound,
+    header: AttemptHeader,
 ) -> int:
     """Bytes of the longest body of this stage for the roster of ``secure``."""
     n = len(secure.order)
@@ -368,5 +420,9 @@ def most_bytes(
             return _HEAD + n * _ROW
         case "unmask":
             return _HEAD + holders * (_ROW + SHARE_BYTES)
+        case "complain":
+            return _HEAD + holders * COMPLAINED_BYTES
+        case "open":
+            return _HEAD + holders * PAIR_BYTES
         case _:
             assert_never(stage)

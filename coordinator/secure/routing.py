@@ -47,6 +47,10 @@ class DealtShares:
         rows = sorted(_ROW.iter_unpack(self._rows.get(place, b"")))
         return Bundle(place, tuple(row for row in rows if row[0] != place))
 
+    def rows_to(self, place: int) -> dict[int, tuple[bytes, bytes]]:
+        """What was dealt to the device at ``place``: the dealer's place -> the sealed pair, its digests."""
+        return {dealer: (sealed, digests) for dealer, sealed, digests in self.to(place).rows}
+
     def wrong(self, revealed: RevealedShares) -> list[int]:
         """The dealers of the revealed shares that are not those that were dealt. Each dealer must have dealt to the
         device that reveals."""

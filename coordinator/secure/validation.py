@@ -10,7 +10,10 @@ have been refused. Errors::
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from client_sdk.protocol.secure import Stage
+from client_sdk.secagg.complaints import Complaint, OpenedPairs, row_digest
 from client_sdk.secagg.errors import BadMessage, BadShare, SecaggError
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import packed_bytes
@@ -50,6 +53,46 @@ def shared(cohort: MaskingCohort, place: int, body: bytes, signature: bytes) -> 
         bundle.require_for(cohort.graph.holders(place))
     except BadMessage as error:
         raise Faulty(str(error)) from None
+
+
+def complained(cohort: MaskingCohort, place: int, body: bytes, signature: bytes, dealt: DealtShares) -> None:
+    """Between exchanges 2 and 3: a complaint of rows that were delivered to this device. SecaggError, Faulty; not
+    Faulty for another row, which a device may have been given on the way."""
+    _require_own(cohort, place, "complain", body, signature)
+    try:
+        complaint = Complaint.parse(body, cohort.n)
+    except BadMessage as error:
+        raise Faulty(str(error)) from None
+    if complaint.place != place:
+        raise Faulty("the complaint stands under another device's place")
+    delivered = dealt.rows_to(place)
+    for dealer, digest in complaint.rows:
+        if dealer not in delivered or digest != row_digest(cohort.h, dealer, place, *delivered[dealer]):
+            whose = f"device {cohort.device(dealer)}"
+            raise BadMessage(f"it complains of other shares of {whose} than were delivered to it")
+
+
+def pairs_opened(
+    cohort: MaskingCohort, place: int, body: bytes, signature: bytes, holders: Collection[int], dealt: DealtShares
+) -> None:
+    """The pairs of ``holders`` that have complained of this device's rows, each with the digests that it signed.
+    SecaggError, Faulty."""
+    _require_own(cohort, place, "open", body, signature)
+    try:
+        opened = OpenedPairs.parse(body, cohort.n)
+    except (BadMessage, BadShare) as error:
+        raise Faulty(str(error)) from None
+    if opened.place != place:
+        raise Faulty("the opened shares stand under another device's place")
+    if not opened.pairs.keys() <= set(holders):
+        raise Faulty("it opens shares of which nobody has complained")
+    for holder, pair in opened.pairs.items():
+        try:
+            pair.require_dealt(cohort.h, place, holder, dealt.rows_to(holder)[place][1])
+        except BadShare:
+            raise Faulty(
+                f"the shares that it opened for device {cohort.device(holder)} are not those whose digests it signed"
+            ) from None
 
 
 def masked(
@@ -96,16 +139,22 @@ def agreed(cohort: MaskingCohort, place: int, body: bytes, signature: bytes, sur
 
 
 def revealed(
-    cohort: MaskingCohort, place: int, body: bytes, signature: bytes, survivors: Survivors, dealt: DealtShares
+    cohort: MaskingCohort,
+    place: int,
+    body: bytes,
+    signature: bytes,
+    survivors: Survivors,
+    dealt: DealtShares,
+    lacks: Collection[int] = (),
 ) -> None:
     """Exchange 5: one share of each dealer whose shares the device holds, of the kind that fits the list, each the one
-    that its dealer signed the digest of. SecaggError; never for what an honest device reveals, since it compared the
-    same digests before it masked."""
+    that its dealer signed the digest of. ``lacks``: the dealers of which it has complained, and which are out.
+    SecaggError; never for what an honest device reveals, since it compared the same digests before it masked."""
     _require_own(cohort, place, "unmask", body, signature)
     message = RevealedShares.parse(body, survivors, cohort.n)
     if message.place != place:
         raise BadMessage("the shares are revealed under another device's place")
-    owed = sorted(dealt.dealers & set(cohort.graph.holders(place)))  # holding shares is symmetric
+    owed = sorted(dealt.dealers & set(cohort.graph.holders(place)) - set(lacks))  # holding shares is symmetric
     if [dealer for dealer, _, _ in message.shares] != owed:
         raise BadMessage(f"the device owes a share of each of {len(owed)} dealers, and revealed others")
     wrong = dealt.wrong(message)

@@ -58,7 +58,6 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "Withdrawal": {"attempt": 0, "reason": "The battery is low."},
     "SecureWait": {"hold_s": 25},
     "SecureSigned": {"signature": _KEY * 2},
-    "Complaint": {"dealers": ["d1f2e3d4c5b6a798"]},
     "SecureRefusal": {"spent": True, "reason": "This device has signed a survivor list on this checkpoint."},
     "Receipt": {
         "run": "mnist-1",

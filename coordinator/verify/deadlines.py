@@ -204,6 +204,8 @@ class Deadlines:
                 if kind in _QUIET:
                     self._last = at
                     yield from self._taken(at)
+            case "Complained" | "PairsOpened" if self._until is not None:
+                self._until = min(max(self._until, at + secure.quiet), self._expires_at)
             case _:  # other kinds have no deadline
                 pass
 

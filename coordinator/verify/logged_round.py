@@ -61,6 +61,8 @@ class LoggedRound:
     given_up: set[tuple[str, str]] = field(default_factory=set)
     """(device, digest) of masked vectors of devices that were excluded, and of attempts that failed; of updates that
     were lost on the disk."""
+    unanswered: set[tuple[str, str]] = field(default_factory=set)
+    """(dealer, device that has complained of it) whose pair was not opened, of the attempt under way."""
     attempt: int = 0
     advanced_at: float | None = None
     """When the owner let the round commit the model moved by one unit, without contributions; and who it was."""
@@ -154,17 +156,23 @@ class LoggedRound:
                 self._acknowledged(device, body)
                 self.reports[device] = {name: body[name] for name in _READ if body.get(name)}
                 self.sent[device] = body["bytes"]
-            case "Advertised" | "Shared" | "Masked" | "Signed" | "Revealed":
+            case "Advertised" | "Shared" | "Masked" | "Signed" | "Revealed" | "Complained" | "PairsOpened":
                 self.begun.add(device)
                 self.sent[device] += body["bytes"]
                 if event.kind == "Masked":
                     self._acknowledged(device, body)
                 elif event.kind == "Signed":
                     self.marks.append((device, SPENT))
+                    self._without_unanswered()
+                elif event.kind == "Complained":
+                    self.unanswered |= {(dealer, device) for dealer in body["dealers"]}
+                elif event.kind == "PairsOpened":
+                    self.unanswered -= {(device, holder) for holder in body["holders"]}
             case "Announced" if body["attempt"] > self.attempt:
                 self.attempt = body["attempt"]
                 self.given_up |= set(self.reported.items())
                 self.reported = {}
+                self.unanswered.clear()
             case "Faulted" | "UpdateLost" if device in self.reported:
                 self.given_up.add((device, self.reported.pop(device)))
                 if self.reports.pop(device, None):
@@ -197,6 +205,13 @@ class LoggedRound:
                 self.draw, self.lease, self.attempt = body, {**body, "at": event.at}, body["attempt"]
             case _:  # other kinds change nothing of this account
                 pass
+
+    def _without_unanswered(self) -> None:
+        """The list is fixed: who has answered a complaint of it with no pair is out, with its vector."""
+        for dealer, _ in self.unanswered:
+            if dealer in self.reported:
+                self.given_up.add((dealer, self.reported.pop(dealer)))
+        self.unanswered.clear()
 
     def _acknowledged(self, device: str, body: dict[str, Any]) -> None:
         self.begun.add(device)

@@ -15,7 +15,7 @@ from coordinator.folding.refold import Readable, short
 from coordinator.store.port import EventRow, Reader
 from coordinator.verify.violation import RunViolation
 
-_MESSAGES = ("Advertised", "Shared", "Masked", "Signed", "Revealed")
+_MESSAGES = ("Advertised", "Shared", "Complained", "PairsOpened", "Masked", "Signed", "Revealed")
 
 
 @dataclass(slots=True)

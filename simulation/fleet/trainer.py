@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Event, Lock
-from typing import TypeVar, get_args
+from typing import TypeVar
 
 import httpx2
 
@@ -21,7 +21,7 @@ from client_sdk.http.client import Notice
 from client_sdk.learners import Catalogue, LearnerTrainer
 from client_sdk.protocol.devices import Assignment
 from client_sdk.protocol.names import Route
-from client_sdk.protocol.secure import Stage
+from client_sdk.protocol.secure import FIVE_EXCHANGES, Stage
 from client_sdk.tensors import Manifest, Roles, Tensors
 from client_sdk.update import Update
 
@@ -32,7 +32,6 @@ from client_sdk.update import Update
 
 
 T = TypeVar("T")
-STAGES: tuple[Stage, ...] = get_args(Stage)
 SLOWEST = 4.0
 """A slow device takes up to so many times its usual time."""
 
@@ -75,7 +74,7 @@ class FleetHabits:
         is_slow = self._draw("slow", device, 0) < self.slow
         slowness = 1.5 + (SLOWEST - 1.5) * self._draw("slowness", device, round) if is_slow else 1.0
         if self._draw("vanish", device, round) < self.vanish:
-            exchange = STAGES[int(len(STAGES) * self._draw("exchange", device, round))]
+            exchange = FIVE_EXCHANGES[int(len(FIVE_EXCHANGES) * self._draw("exchange", device, round))]
             away = 1.0 + self._draw("away", device, round)
             return FleetConduct(slowness=slowness, vanishes=True, exchange=exchange, away=away)
         return FleetConduct(slowness=slowness, late=self._draw("late", device, round) < self.late)

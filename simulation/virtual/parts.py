@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 from client_sdk.protocol.devices import Task
-from client_sdk.protocol.secure import Stage
+from client_sdk.protocol.secure import FIVE_EXCHANGES, Stage
 from coordinator.engine.plan import Plan
 from coordinator.engine.state import RunState
 from coordinator.store.port import EventRow, Reader
@@ -15,7 +15,6 @@ from simulation.clients import Clients
 from simulation.engines.port import CannotTrain, Job
 from simulation.virtual.behaviour import Conduct, Habits, work_done
 
-_STAGES: tuple[Stage, ...] = get_args(Stage)
 OUT_OF_TIME = CannotTrain(reason="The time ran out before one step of training could be done.")
 TaskOf = Callable[[RunState, str], Task]
 """The task of a device in the round under way."""
@@ -93,7 +92,7 @@ def part_of(
         order=order,
         job=None if refused or not steps else job,
         network_s=conduct.network_s,
-        vanishes_before=_STAGES[conduct.exchange] if conduct.vanishes else None,
+        vanishes_before=FIVE_EXCHANGES[conduct.exchange] if conduct.vanishes else None,
     )
 
 

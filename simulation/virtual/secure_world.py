@@ -320,7 +320,8 @@ class SecureWorld(SimulatedWorld):
         secure = state.secure
         if secure is None:
             return
-        seen = (state.round_number, state.phase, state.current.attempt, secure.header, secure.roster)
+        disputes = (len(state.current.excluded), secure.complaints, secure.opened)
+        seen = (state.round_number, state.phase, state.current.attempt, secure.header, secure.roster, disputes)
         if seen == self._seen:
             return
         self._seen = seen

@@ -16,7 +16,7 @@ import numpy as np
 from client_sdk.credentials.certificate import RevocationList
 from client_sdk.protocol.devices import CheckIn, Policy
 from client_sdk.protocol.names import Route
-from client_sdk.protocol.secure import SECURE_HEADER, SECURE_VERSION, SecureSigned, Stage
+from client_sdk.protocol.secure import FIVE_EXCHANGES, SECURE_HEADER, SECURE_VERSION, SecureSigned, Stage
 from client_sdk.secagg.actions import Transmit
 from client_sdk.secagg.consent import Expected
 from client_sdk.secagg.device import SecureDevice
@@ -38,7 +38,7 @@ SECTION: dict[str, Any] = {
     "quiet_s": 20,
     "weight_cap": 100,
 }
-STAGES: tuple[Stage, ...] = ("advertise", "share", "mask", "survivors", "unmask")
+STAGES: tuple[Stage, ...] = FIVE_EXCHANGES
 
 
 @dataclass(eq=False)

@@ -16,7 +16,7 @@ EVENTS = (
 )  # fmt: skip
 """Every call of the coordinator in plain rounds, by its name in the explorer."""
 OF_SECURE = (
-    "secure-header", "secure-message-limit", "secure-message", "secure-answer", "not-yet", "complain", "refuse",
+    "secure-header", "secure-message-limit", "secure-message", "secure-answer", "not-yet", "refuse",
     "announce", "gather", "open", "commitsum", "advance", "advance-run", "unbar",
 )  # fmt: skip
 """Those of secure rounds."""
@@ -34,7 +34,7 @@ SELDOM = frozenset({
 })  # fmt: skip
 """What meets an exchange of secure rounds too seldom to be searched for: an exchange is short, and devices that could
 train meanwhile for another run work for this one."""
-OF_EXCHANGES = frozenset({"complain", "refuse", "gather", "open", "commitsum", "advance", "advance-run", "announce"})
+OF_EXCHANGES = frozenset({"refuse", "gather", "open", "commitsum", "advance", "advance-run", "announce"})
 """Calls of secure rounds that belong to one phase of a round; those of a second run meet the others."""
 
 
@@ -50,7 +50,6 @@ def meets(name: str, phase: str) -> bool:
 _AT_HOME = {
     "announce": "collecting",
     "gather": "sharing",
-    "complain": "masking",
     "open": "unmasking",
     "commitsum": "committing",
     "advance": "committing",

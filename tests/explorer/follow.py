@@ -21,6 +21,9 @@ from tests.explorer.secure.follow_secure import SECURE_EVENTS, SecureFollowing
 WAITS = {True: "wait_s", False: "select_s"}
 """The field of the plan for how long a round waits; True: for a worker, by plan."""
 
+DISPUTE_ROUNDS = 20
+"""For so many rounds it is remembered who has complained of whom."""
+
 
 class CenterFollowing(Following):
     """Datacenter rounds: the methods take the next event of one, and return the rounds that ended with it."""
@@ -189,6 +192,8 @@ class TrackedRun(SecureFollowing, CenterFollowing, BufferedFollowing):
                     self.give_up_at -= body["by_s"]
                 if self.rests_until is not None:
                     self.rests_until -= body["by_s"]
+                if self.secure is not None and self.secure.settle_by:
+                    self.secure.settle_by -= body["by_s"]
             case "Recovered":
                 self._recovered(event)
             case "Started" if self.phase == "collecting":
@@ -229,6 +234,11 @@ class TrackedRun(SecureFollowing, CenterFollowing, BufferedFollowing):
         self.lost, self.asked_again, self.reopened = set(), set(), False
         self.secure, self.advancing = None, ""
         self.barred = {device: until for device, until in self.barred.items() if until > self.round}
+        recent = {
+            device: {dealer: last for dealer, last in of.items() if last > self.round - DISPUTE_ROUNDS}
+            for device, of in self.disputes.items()
+        }
+        self.disputes = {device: of for device, of in recent.items() if of}
         if self.buffered:
             self._opens_buffered()
         else:

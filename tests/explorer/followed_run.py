@@ -171,6 +171,8 @@ class FollowedRun:
     """What tells the run's model from others, whatever its file."""
     barred: dict[str, int] = field(default_factory=dict)
     """Device -> the first round for which it can be drawn again."""
+    disputes: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Device -> dealer of whose shares it has complained -> the last round in which it did."""
     left_out: set[str] = field(default_factory=set)
     """Who could not be drawn at the last draw."""
     recoveries: int = 0

@@ -345,12 +345,14 @@ class InvariantWatch:
             )
 
     def require_unmoved(self, event: str, problem: Problem) -> None:
-        """A refused request changes no run, but that the sender of an invalid update leaves its round."""
+        """A refused request changes no run, but that the sender of an invalid update, or of what no honest device
+        signs, leaves its round."""
         for run in self.runs.values():
             if self.durable.store.head(run.run) == run.head:
                 continue
             grown = [row.kind for row in self.durable.store.events(run.run, run.head, 2)]
-            if grown and (grown != ["UpdateRefused"] or problem.kind != "invalid-update"):
+            leaves = problem.kind == "invalid-update" and grown in (["UpdateRefused"], ["Faulted"])
+            if grown and not leaves:
                 raise Broken("refusal", f"{event} was refused ({problem.kind}), and the log of {run.run} grew")
 
     def finish(self) -> None:

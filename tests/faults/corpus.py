@@ -54,7 +54,7 @@ PROLONGED: dict[str, dict[str, float]] = {
 HELPED = {"device-old-record": {"device-crash": 0.15}, "": {"device-crash": 0.05}}
 """Faults without which another one, or an event, has little occasion."""
 OF_EVENTS = {name: f"op-{name}" for name in ("create", "pause", "resume", "stop", "score", "revoke")}
-OF_EVENTS |= {"complain": "secure-lie", "refuse": "secure-vanish", "unbar": "op-unbar"}
+OF_EVENTS |= {"refuse": "secure-vanish", "unbar": "op-unbar"}
 """Events that are themselves a fault, or follow from one."""
 OF_WORKERS = ("poll", "lease", "poll-over", "heartbeat", "admit-result", "result", "lease-end", "return")
 Pair = tuple[str, str]

@@ -148,7 +148,7 @@ def test_cheap_stream_goes_on_where_it_stopped() -> None:
 
 
 def test_dispute_leaves_out_whom_most_complaints_concern() -> None:
-    assert in_dispute({}) == set()
-    assert in_dispute({"a": ["b"]}) == {"a", "b"}
-    assert in_dispute({"a": ["d"], "b": ["d"]}) == {"d"}
-    assert in_dispute({"a": ["d"], "b": ["d"], "e": ["f"]}) == {"d", "e", "f"}
+    assert in_dispute([], [("a", "d"), ("b", "d")]) == set()
+    assert in_dispute([("a", "b")], []) == set()
+    assert in_dispute([("a", "d"), ("b", "d"), ("e", "f")], []) == {"d"}
+    assert in_dispute([("a", "d")], [("b", "d")]) == {"d"}

@@ -8,7 +8,8 @@ import httpx2
 import pytest
 
 from client_sdk.protocol.names import Route
-from simulation.fleet.trainer import STAGES, FleetHabits, Vanished, VanishesInExchanges
+from client_sdk.protocol.secure import FIVE_EXCHANGES
+from simulation.fleet.trainer import FleetHabits, Vanished, VanishesInExchanges
 
 ALL = FleetHabits(slow=0, vanish=1, late=0)
 
@@ -21,7 +22,7 @@ def request(stage: str, number: int = 1, method: str = "PUT", route: Route = Rou
 def gone_at(device: VanishesInExchanges, number: int = 1) -> list[str]:
     """The messages of a round at which the device vanishes."""
     gone = []
-    for stage in STAGES:
+    for stage in FIVE_EXCHANGES:
         try:
             device(request(stage, number))
         except Vanished:

@@ -69,6 +69,8 @@ class Secure(RoundKind[ev.DeviceEvent | ev.SecureEvent]):
                 return masking.masked(state, event)
             case ev.Complained():
                 return masking.complained(state, event)
+            case ev.PairsOpened():
+                return masking.pairs_opened(state, event)
             case ev.Signed():
                 return agreeing.signed(state, event)
             case ev.Revealed():

@@ -175,6 +175,8 @@ def clock_fell(state: RunState, event: ev.ClockFell) -> Step:
         lease=None if lease is None else replace(lease, renewed_at=lease.renewed_at - event.by_s),
         give_up_at=None if give_up_at is None else give_up_at - event.by_s,
     )
+    if current.secure is not None and current.secure.settle_by:
+        current = replace(current, secure=replace(current.secure, settle_by=current.secure.settle_by - event.by_s))
     rests_until = None if rests_until is None else rests_until - event.by_s
     return replace(state, round=current, fallback=replace(state.fallback, rests_until=rests_until)), []
 

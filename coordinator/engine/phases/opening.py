@@ -12,6 +12,7 @@ from coordinator.engine.kinds import KINDS
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step
 from coordinator.engine.phases.round_kind import wanted
+from coordinator.engine.secure.disputes import still_in_dispute
 from coordinator.engine.secure.state import still_barred
 from coordinator.engine.state import Member, Round, RunState
 
@@ -53,6 +54,7 @@ def open_next(state: RunState, at: float, kept: Mapping[str, Member]) -> Step:
         round=opened,
         round_number=number,
         barred=still_barred(state.barred, number),
+        disputes=still_in_dispute(state.disputes, number),
         fallback=replace(fallback, away_since=away_since, back_with=None, tried=fallback.tried or turn.falls_back),
     )
     following = kind.opened(following, at, kept)

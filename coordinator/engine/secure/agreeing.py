@@ -2,7 +2,8 @@
 
 ::
 
-    agreeing --> unmasking   every survivor can be sent enough signatures, or all have signed, or the deadline
+    agreeing --> unmasking   every survivor can be sent enough signatures, and every secret can be rebuilt, or all have
+                             signed, or the deadline
              --> abandoned   too few have signed
 
 From here on no attempt under new keys is made: a device that has signed is spent on this checkpoint.
@@ -46,10 +47,11 @@ def signed(state: RunState, event: ev.Signed) -> Step:
 
 
 def agree_if_complete(state: RunState, at: float) -> Step:
-    """End the exchange when every survivor can be sent enough signatures, or no device is awaited."""
+    """End the exchange when every survivor can be sent enough signatures and those who signed can rebuild every secret,
+    or no device is awaited."""
     secure, _ = under_way(state)
     have = len(secure.signed)
-    if have >= secure.signers and not lacking(secure, secure.signed, secure.masked):
+    if have >= secure.signers and not lacking(secure, secure.signed, secure.shared):
         return agreed(state, at)
     left = count_awaited(state, secure.masked.keys(), secure.signed.keys(), most=max(1, secure.signers - have))
     if not left:

@@ -6,8 +6,7 @@ failed, for ``secure.attempts`` attempts at most.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Set
 from dataclasses import replace
 from itertools import islice
 
@@ -16,6 +15,7 @@ from coordinator.engine.kinds import kind_of
 from coordinator.engine.phases.lifecycle import abandon
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step
+from coordinator.engine.secure.disputes import at_fault
 from coordinator.engine.secure.holders import enough, needed
 from coordinator.engine.secure.plan import Secure
 from coordinator.engine.secure.progress import given_up
@@ -101,7 +101,7 @@ def fresh(state: RunState, at: float, reason: str, silent: tuple[str, ...] = ())
     secure, plan = under_way(state)
     current = state.current
     quiet = dict.fromkeys(silent, f"it did not answer in the {current.phase} of attempt {current.attempt}")
-    current = replace(current, excluded={**quiet, **at_fault(secure.complaints), **current.excluded})
+    current = replace(current, excluded={**quiet, **at_fault(secure.complaints, state.disputes), **current.excluded})
     state = state.with_round(current)
     left, fewest = present(state, current.members), plan.fewest_advertisers(state.plan.cohort)
     if current.attempt + 1 >= plan.attempts:
@@ -170,21 +170,3 @@ def close_or_wait(
     lack = f"; it takes {wanted}" if have < wanted else ", too few of them share holders of one device"
     reason = f"{have} of {len(of)} devices {did} in attempt {state.current.attempt}{lack}"
     return fresh(state, at, reason, awaited(state, of, answered) if time_is_up else ())
-
-
-def at_fault(complaints: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Device -> why it is excluded, from device -> dealers whose shares it could not open."""
-    lines = {(device, dealer) for device, dealers in complaints.items() for dealer in dealers}
-    found: dict[str, str] = {}
-    while lines:
-        degree = Counter(end for line in lines for end in line)
-        most = max(degree.values())
-        gone = {device for device, count in degree.items() if count == most}
-        for device in gone:
-            of_it = sum(dealer == device for _, dealer in lines)
-            by_it = most - of_it
-            reasons = [f"{of_it} could not open its shares"] if of_it else []
-            reasons += [f"it could not open those of {by_it}"] if by_it else []
-            found[device] = " and ".join(reasons)
-        lines = {line for line in lines if not gone & set(line)}
-    return found

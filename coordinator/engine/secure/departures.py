@@ -12,9 +12,9 @@ from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.reasons import printable
 from coordinator.engine.secure import agreeing, collecting, masking, sharing, unmasking
 from coordinator.engine.secure.attempts import under_way, with_secure
+from coordinator.engine.secure.complaints import left_out
 from coordinator.engine.secure.marks import with_declined, with_spent
 from coordinator.engine.secure.messages import not_a_member, without, wrong_phase
-from coordinator.engine.secure.state import SecureRound
 from coordinator.engine.state import RunState, membership
 
 
@@ -30,7 +30,7 @@ def withdrew(state: RunState, event: ev.Withdrew) -> Step:
     if state.phase in ("agreeing", "unmasking") and event.device not in under_way(state)[0].masked:
         return state, []
     state = state.with_member(event.device, replace(member, status="withdrawn", reason=printable(event.reason)))
-    following, more = _without(state, event.at, event.device, unmask=True)
+    following, more = _without(state, event.at, event.device)
     return following, [fx.Release(round=event.round, devices=(event.device,)), *more]
 
 
@@ -83,16 +83,18 @@ def faulted(state: RunState, event: ev.Faulted) -> Step:
     against = wrong_phase(state, ("collecting", "sharing", "masking"))
     if against is not None:
         return refuse(state, *against)
-    excluded = {**state.current.excluded, event.device: event.reason}
-    refusals = _refusal_of_masked(state, event)
-    state = state.with_round(replace(state.current, excluded=excluded))
-    following, more = _without(state, event.at, event.device, unmask=False)
+    if state.phase == "masking":
+        state, refusals = left_out(state, event.at, event.device, event.reason)
+    else:
+        excluded, refusals = {**state.current.excluded, event.device: event.reason}, []
+        state = state.with_round(replace(state.current, excluded=excluded))
+    following, more = _without(state, event.at, event.device)
     return following, [*refusals, fx.Release(round=event.round, devices=(event.device,)), *more]
 
 
-def _without(state: RunState, at: float, device: str, *, unmask: bool) -> Step:
-    """The exchange continues without a device that is withdrawn or excluded in the state. ``unmask``: its masked vector
-    stays in the sum."""
+def _without(state: RunState, at: float, device: str) -> Step:
+    """The exchange continues without a device that is withdrawn or excluded in the state. A vector that it has masked
+    stays in the sum where it is there."""
     secure, _ = under_way(state)
     match state.phase:
         case "collecting":
@@ -104,26 +106,10 @@ def _without(state: RunState, at: float, device: str, *, unmask: bool) -> Step:
         case "sharing":
             return sharing.go_on(with_secure(state, without(secure, "shared", device)), at)
         case "masking":
-            return masking.go_on(state if unmask else _without_vector(state, secure, device), at)
+            return masking.go_on(state, at)
         case "agreeing":
             return agreeing.agree_if_complete(state, at)
         case "unmasking":
             return unmasking.open_if_complete(state, at)
         case _:
             return state, []
-
-
-def _without_vector(state: RunState, secure: SecureRound, device: str) -> RunState:
-    member = state.current.members[device]
-    if member.status == "reported":
-        state = state.with_member(device, replace(member, status="training"))
-    return with_secure(state, without(secure, "masked", device))
-
-
-def _refusal_of_masked(state: RunState, event: ev.Faulted) -> list[fx.Effect]:
-    """The recorded reason why an acknowledged masked vector is refused after all."""
-    digest = under_way(state)[0].masked.get(event.device)
-    if digest is None:
-        return []
-    why = f"the device was left out: {event.reason}"
-    return [fx.RecordRefusal(round=event.round, device=event.device, digest=digest, kind="invalid-update", reason=why)]

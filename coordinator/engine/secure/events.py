@@ -15,7 +15,7 @@ from coordinator.engine.event_fields import OfAttempt, OfDevice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent(OfDevice):
-    """A device's message of one of the five exchanges, durable as a blob."""
+    """A device's message, durable as a blob."""
 
     digest: str
     """Of the blob."""
@@ -77,11 +77,21 @@ class Masked(Sent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Complained(OfDevice):
-    """A device could not open the shares of these dealers, so it cannot mask."""
+class Complained(Sent):
+    """Between exchanges 2 and 3: the rows of these dealers do not open at the device, which has signed so. It masks
+    once each dealer has opened its pair or is out."""
 
     kind: ClassVar[str] = "Complained"
-    dealers: tuple[str, ...]
+    dealers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairsOpened(Sent):
+    """A dealer has opened the pairs of these holders, which have complained of its rows; each is the one whose digests
+    it signed."""
+
+    kind: ClassVar[str] = "PairsOpened"
+    holders: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +197,7 @@ SecureEvent = (
     | Shared
     | Masked
     | Complained
+    | PairsOpened
     | Faulted
     | Signed
     | Spent

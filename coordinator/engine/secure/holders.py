@@ -7,6 +7,7 @@ whether a device holds enough shares of others.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from itertools import accumulate
 
@@ -14,13 +15,17 @@ from coordinator.engine.secure.state import SecureRound
 
 
 def lacking(secure: SecureRound, present: Collection[str], wanted: Iterable[str]) -> tuple[str, ...]:
-    """Those of ``wanted`` that have fewer share holders among ``present`` than the threshold, sorted.
+    """Those of ``wanted`` that have fewer share holders among ``present`` than the threshold, sorted. A device that
+    lacks a dealer's pair, since that dealer did not answer its complaint, is no holder of that dealer.
 
     One pass around the ring, whatever the number of neighbours.
     """
-    if not secure.ring:
+    if not secure.ring and not secure.complaints:
         return () if len(present) >= secure.threshold else tuple(sorted(wanted))
     there = set(present)
+    apart = Counter(dealer for holder, dealers in secure.lacks.items() if holder in there for dealer in dealers)
+    if not secure.ring:
+        return tuple(sorted(dealer for dealer in wanted if len(there) - apart[dealer] < secure.threshold))
     here = [secure.order[place] in there for place in secure.ring]
     half, n = secure.neighbours // 2, len(here)
     # The ring is closed: repeat half of the neighbours at each end.
@@ -28,7 +33,7 @@ def lacking(secure: SecureRound, present: Collection[str], wanted: Iterable[str]
     short = {
         secure.order[place]
         for at, place in enumerate(secure.ring)
-        if counted[at + 2 * half + 1] - counted[at] - here[at] < secure.threshold
+        if counted[at + 2 * half + 1] - counted[at] - here[at] - apart[secure.order[place]] < secure.threshold
     }
     return tuple(sorted(short & set(wanted)))
 

@@ -4,7 +4,7 @@ state with it and without it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal, assert_never
 
 from coordinator.engine import effects as fx
@@ -14,13 +14,15 @@ from coordinator.engine.secure.attempts import under_way, with_secure
 from coordinator.engine.secure.state import SecureRound
 from coordinator.engine.state import RoundPhase, RunState, altered, membership
 
-Message = ev.Advertised | ev.Shared | ev.Masked | ev.Signed | ev.Revealed
-Exchange = Literal["advertised", "shared", "masked", "signed", "revealed"]
+Message = ev.Advertised | ev.Shared | ev.Complained | ev.PairsOpened | ev.Masked | ev.Signed | ev.Revealed
+Exchange = Literal["advertised", "shared", "complained", "opened", "masked", "signed", "revealed"]
 
 _ORDER = ("selecting", "collecting", "sharing", "masking", "agreeing", "unmasking", "committing")
 _EXCHANGES: Mapping[type[Message], tuple[Exchange, tuple[RoundPhase, ...]]] = {
     ev.Advertised: ("advertised", ("collecting",)),
     ev.Shared: ("shared", ("sharing",)),
+    ev.Complained: ("complained", ("masking",)),
+    ev.PairsOpened: ("opened", ("masking",)),
     ev.Masked: ("masked", ("masking",)),
     ev.Signed: ("signed", ("agreeing", "unmasking", "committing")),
     ev.Revealed: ("revealed", ("unmasking",)),
@@ -60,9 +62,13 @@ def answered(state: RunState, event: Message) -> Step | None:
     exchange, phases = _EXCHANGES[type(event)]
     secure, _ = under_way(state)
     came = sent(secure, type(event))
-    if came.get(event.device) == event.digest:
+    if isinstance(event, ev.PairsOpened):  # a dealer sends one for each time that it is shown complaints
+        again = bool(event.holders) and secure.opened.get(event.device, {}).keys() >= set(event.holders)
+    else:
+        again = came.get(event.device) == event.digest
+    if again:
         return state, [accepted(event)]
-    if event.device in came:
+    if event.device in came and not isinstance(event, ev.PairsOpened):
         return refuse(state, "duplicate", "another message of this device came first in this exchange")
     binds = exchange in ("signed", "revealed")
     if state.current.members[event.device].status == "withdrawn" and not binds:
@@ -70,7 +76,7 @@ def answered(state: RunState, event: Message) -> Step | None:
     against = wrong_phase(state, phases)
     if against is not None and against[0] == "late" and exchange == "advertised":
         against = "late", f"the roster of attempt {event.attempt} of round {event.round} was closed without this device"
-    against = against or _out_of_turn(secure, event)
+    against = against or _out_of_turn(secure, event, state.current.excluded)
     return None if against is None else refuse(state, *against)
 
 
@@ -80,8 +86,9 @@ def sent(secure: SecureRound, message: type[Message]) -> Mapping[str, str]:
     return found
 
 
-def _out_of_turn(secure: SecureRound, event: Message) -> tuple[str, str] | None:
-    """Why a message in time is refused: what must come before it has not come. (kind, reason), or None."""
+def _out_of_turn(secure: SecureRound, event: Message, out: Collection[str]) -> tuple[str, str] | None:
+    """Why a message in time is refused: what must come before it has not come. (kind, reason), or None. ``out``: the
+    devices that are excluded."""
     device = event.device
     match event:
         case ev.Advertised():
@@ -91,8 +98,16 @@ def _out_of_turn(secure: SecureRound, event: Message) -> tuple[str, str] | None:
             return "stale", f"device {device} cannot share: there is no roster yet"
         case ev.Shared():
             return None if device in secure.order else ("not-selected", f"device {device} is not in the roster")
-        case ev.Masked() if device in secure.complaints:
-            return "conflict", "the device has reported that it cannot mask"
+        case ev.Complained() if device in secure.masked:
+            return "conflict", "the device has masked with these shares"
+        case ev.Complained():
+            fair = device in secure.shared and set(event.dealers) <= secure.shared.keys() - {device}
+            return None if fair else ("invalid-request", "a sharer complains of other sharers")
+        case ev.PairsOpened():
+            asked = all(device in secure.complaints.get(holder, ()) for holder in event.holders)
+            return None if asked else ("invalid-request", "a dealer opens the pairs of which their holders complain")
+        case ev.Masked() if not set(secure.lacks.get(device, ())) <= set(out):
+            return "conflict", "the device's complaint is not settled yet"
         case ev.Masked():
             return None if device in secure.shared else ("not-selected", f"device {device} has not shared its secrets")
         case ev.Signed():
@@ -112,7 +127,10 @@ def with_message(state: RunState, event: Message) -> RunState:
     member = state.current.members[event.device]
     state = state.with_member(event.device, altered(member, bytes=member.bytes + event.bytes))
     size = {**secure.bytes, exchange: secure.bytes.get(exchange, 0) + event.bytes}
-    came = {**sent(secure, type(event)), event.device: event.digest}
+    mine: object = event.digest
+    if isinstance(event, ev.PairsOpened):
+        mine = {**dict.fromkeys(event.holders, event.digest), **secure.opened.get(event.device, {})}
+    came = {**sent(secure, type(event)), event.device: mine}
     return with_secure(state, altered(secure, bytes=size, **{exchange: came}))
 
 

@@ -58,8 +58,14 @@ class SecureRound:
     """Device -> digest of its message of *agree*."""
     revealed: Mapping[str, str] = field(default_factory=dict)
     """Device -> digest of its message of *unmask*."""
+    complained: Mapping[str, str] = field(default_factory=dict)
+    """Device -> digest of its complaint."""
     complaints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Device -> dealers whose shares it could not open."""
+    """Device -> dealers whose rows did not open there."""
+    opened: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Dealer -> holder that has complained of it -> digest of the message with its pair, which the holder now holds."""
+    settle_by: float = 0.0
+    """Until when dealers may answer complaints, and holders mask after that: masking does not end before."""
 
     opening: bool = False
     """Whether the sum is being opened."""
@@ -79,6 +85,16 @@ class SecureRound:
     @property
     def blobs(self) -> tuple[str, ...]:
         """Every blob of this attempt and of the round's attempts before it, sorted."""
-        exchanges = (self.advertised, self.shared, self.masked, self.signed, self.revealed)
-        mine = {digest for messages in exchanges for digest in messages.values()}
+        exchanges = (self.advertised, self.shared, self.masked, self.signed, self.revealed, self.complained)
+        mine = {digest for messages in (*exchanges, *self.opened.values()) for digest in messages.values()}
         return tuple(sorted({*mine, *self.older, self.roster, self.sum} - {""}))
+
+    @property
+    def lacks(self) -> Mapping[str, tuple[str, ...]]:
+        """Device -> dealers whose pair it does not hold: it has complained of their rows, and they have not opened
+        it."""
+        return {
+            holder: without
+            for holder, dealers in self.complaints.items()
+            if (without := tuple(dealer for dealer in dealers if holder not in self.opened.get(dealer, ())))
+        }

@@ -49,7 +49,7 @@ from client_sdk.protocol.devices import (
 )
 from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import ProblemError
-from client_sdk.protocol.secure import Complaint, NotReady, Octets, SecureRefusal, SecureSigned
+from client_sdk.protocol.secure import NotReady, Octets, SecureRefusal, SecureSigned
 from client_sdk.secagg.actions import Keep
 from client_sdk.secagg.header import task_of
 from client_sdk.secagg.memory import Memory
@@ -257,9 +257,6 @@ class SessionPhone(Phone):
                 return Noted()
             case SecureSigned():
                 self._hear(send, said)
-                return Noted()
-            case Complaint():
-                requests.complain(self.name, number, attempt, said.dealers)
                 return Noted()
             case SecureRefusal(spent=True):
                 requests.spent(self.name, number, attempt)

@@ -25,14 +25,16 @@ from client_sdk.device.storage import FileStorage, MemoryStorage
 from client_sdk.protocol.devices import Policy, Withdrawal
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem, problem
-from client_sdk.protocol.secure import Complaint, Octets, SecureRefusal
+from client_sdk.protocol.secure import Octets, SecureRefusal
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.memory import Advertisements, Memory, Step
 from client_sdk.secagg.shares import Bundle
 from coordinator.engine import events as ev
+from coordinator.secure import validation
 from tests.client_sdk.bounds import any_work
 from tests.client_sdk.device.secure_world import SessionPhone, finish, world_with
 from tests.client_sdk.secagg.attempt import AUTHORITY_KEY, FOREVER
+from tests.coordinator.secure.liars import accuses, deals_garbage_to, nothing, right
 from tests.coordinator.secure.world import STAGES
 
 
@@ -74,49 +76,73 @@ def test_a_round_that_is_keyed_anew_takes_the_same_update() -> None:
     assert_nothing_is_left(phone)
 
 
-def spoiled(found: Octets, send: Send) -> Octets:
-    """The delivered shares, in which those of the dealer at place 3 do not open."""
-    if (send.path.get("stage"), send.path.get("attempt")) != ("share", 0):
-        return found
-    bundle = Bundle.parse(found.content, 6)
-    rows = tuple((dealer, bytes(len(one)) if dealer == 3 else one, more) for dealer, one, more in bundle.rows)
-    return Octets(content=Bundle(bundle.owner, rows, bundle.own).encoded)
-
-
-def test_after_a_complaint_the_device_waits_for_the_next_attempt_and_the_same_update_counts() -> None:
-    world, sessions = world_with(2, n=6, cohort={"quorum": 0.5})
-    for phone in sessions:  # two complain of one: it is left out, and they stay
-        phone.change = spoiled
-    finish(world, sessions)
-    for phone in sessions:
-        (complaint,) = phone.routes(Route.SECURE_COMPLAINT)
-        assert complaint.message == Complaint(dealers=(world.phones[3].name,))
-        assert not has_sent(phone, "mask", 0)
-        assert has_sent(phone, "mask", 1)
-        assert (phone.history, phone.trainings) == ([(1, "receipt")], 1)
-        assert_nothing_is_left(phone)
-    assert world.phones[3].name not in world.survivors()
+@pytest.mark.parametrize("answer", [right, nothing])
+def test_a_device_that_was_dealt_garbage_complains_and_its_update_counts(answer: Any) -> None:
+    """Its session goes on in the same attempt."""
+    world, (phone, other) = world_with(2, n=12, secure={"quiet_s": 5})
+    deals_garbage_to(world.phones[8], {0, 1}, answer)
+    finish(world, [phone, other])
+    for one in (phone, other):
+        assert has_sent(one, "complain")
+        assert (one.history, one.trainings) == ([(1, "receipt")], 1)
+        assert_nothing_is_left(one)
+    assert {attempt for _, attempt, _ in phone.sent} == {0}
+    assert (world.phones[8].name in world.survivors()) == (answer is right)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_complaint_is_repeated_after_a_restart(when: str) -> None:
-    world, sessions = world_with(2, n=6, cohort={"quorum": 0.5})
-    phone = sessions[0]
-    for one in sessions:
-        one.change = spoiled
-    world.play(done=lambda _: bool(phone.routes(Route.SECURE_COMPLAINT)))
-    place = next(i for i, action in enumerate(phone.performed) if getattr(action, "route", 0) == Route.SECURE_COMPLAINT)
-    world, sessions = world_with(2, n=6, cohort={"quorum": 0.5})
-    phone = sessions[0]
-    for one in sessions:
-        one.change = spoiled
-    phone.crashes = {place: when}
-    finish(world, sessions)
-    assert {send.message for send in phone.routes(Route.SECURE_COMPLAINT)} == {
-        Complaint(dealers=(world.phones[3].name,))
+def test_a_complaint_and_an_answer_to_one_are_the_same_after_a_restart_anywhere(when: str) -> None:
+    """One device is dealt garbage, and another one, which has masked, is accused by a liar."""
+
+    def scene() -> tuple[Any, SessionPhone, SessionPhone]:
+        world, (holder, dealer) = world_with(2, n=8)
+        deals_garbage_to(world.phones[7], {0}, right)
+        accuses(world.phones[6], {1})
+        return world, holder, dealer
+
+    world, holder, dealer = scene()
+    finish(world, [holder, dealer])
+    points = {
+        number: [
+            place
+            for place, action in enumerate(phone.performed)
+            if isinstance(action, Send) and action.path.get("stage") in ("share", "mask", "complain", "open")
+        ]
+        for number, phone in enumerate((holder, dealer))
     }
-    assert len(phone.routes(Route.SECURE_COMPLAINT)) == 2
-    assert phone.history == [(1, "receipt")]
+    assert all(points.values())
+    for number, places in points.items():
+        for place in places:
+            world, holder, dealer = scene()
+            (holder, dealer)[number].crashes = {place: when}
+            finish(world, [holder, dealer])
+            for phone in (holder, dealer):
+                assert phone.history == [(1, "receipt")], (number, place)
+                assert all(len(bodies) == 1 for bodies in phone.sent.values()), "the same bytes again"
+            assert has_sent(holder, "complain")
+            assert has_sent(dealer, "open")
+
+
+def test_a_device_whose_row_was_altered_on_the_way_to_a_peer_opens_nothing_and_withdraws(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the coordinator, which passes the complaint on."""
+    monkeypatch.setattr(validation, "complained", lambda *given: None)
+    world, (victim, dealer) = world_with(2, n=8)
+    at = world.phones[1].name
+
+    def spoiled(found: Octets, send: Send) -> Octets:
+        if send.path.get("stage") != "share":
+            return found
+        bundle = Bundle.parse(found.content, 8)
+        rows = tuple((of, bytes(len(one)) if of == 1 else one, more) for of, one, more in bundle.rows)
+        return Octets(content=Bundle(bundle.owner, rows, bundle.own).encoded)
+
+    victim.change = spoiled
+    finish(world, [victim, dealer])
+    assert (dealer.name, has_sent(victim, "complain"), has_sent(dealer, "open")) == (at, True, False)
+    assert dealer.history == [(1, "withdrawn")]
+    assert "altered on the way" in reason(dealer)
 
 
 # ------------------------------------------------------------ final refusals
@@ -334,6 +360,8 @@ def test_a_network_that_is_gone_ends_nothing_until_the_attempt_has_expired() -> 
 def test_answers_of_other_kinds_are_a_bug_of_the_driver() -> None:
     world, (phone,) = world_with(1)
     phone.change = lambda found, send: found
-    phone.interfere = lambda send: Answered(Complaint(dealers=("d",)), world.at) if send.route is Route.SECURE else None
+    phone.interfere = lambda send: (
+        Answered(Withdrawal(attempt=0, reason="no"), world.at) if send.route is Route.SECURE else None
+    )
     with pytest.raises(TypeError, match="the driver answered POST"):
         finish(world, [phone])

@@ -186,6 +186,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "authority": None,
         "exhausted": "",
         "barred": {},
+        "disputes": {},
         "devices_registered": 0,
         "devices_spent": 0,
         "stalled": "",

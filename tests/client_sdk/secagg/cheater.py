@@ -19,9 +19,10 @@ import pytest
 from client_sdk import identity
 from client_sdk.secagg import actions, device, masks, shares, statement
 from client_sdk.secagg.agreement import AgreementKey
+from client_sdk.secagg.complaints import Accusations, Complaint, Settlement
 from client_sdk.secagg.header import AttemptHeader, GraphRule
 from client_sdk.secagg.roster import MaskingCohort, Roster, Vouching, join
-from client_sdk.secagg.shares import Bundle
+from client_sdk.secagg.shares import Bundle, SharePair
 from client_sdk.secagg.survivors import Survivors
 from tests.client_sdk.secagg.attempt import STRICT, changed, digest
 from tests.client_sdk.secagg.cheats import Cheat
@@ -87,6 +88,7 @@ class Cheater(Cheat):
         self.view_of: dict[tuple[int, bytes], View] = {}
         """(device, header) -> the roster that it was shown last."""
         self.views: dict[bytes, list[View]] = defaultdict(list)
+        self.complaints: dict[bytes, list[tuple[bytes, bytes]]] = defaultdict(list)
         self.lists: dict[bytes, list[bytes]] = defaultdict(list)
         self.hurry = (5, 30, 300)[self.choose(3)] * self.n
         """How seldom it goes on without what it waits for, or shows another roster."""
@@ -198,11 +200,35 @@ class Cheater(Cheat):
         elif not lists or (len(lists) < 4 and self.rarely(self.patience)):
             lists.append(self._list(where, len(lists)))
         body = lists[self.choose(len(lists))]
+        if self.complaints[where.h] and self.rarely(4):
+            self.tell(number, "mask", self._accusation(where))
+            return True
         answer = self.tell(number, "mask", body)
         if answer is not None:
             signatures = self.signatures[where.h, answer.body]
             self.different += not signatures and any(self.signatures[where.h, other] for other in lists)
             signatures[self.place(where, number)] = answer.signature
+        return True
+
+    def _accusation(self, where: View) -> bytes:
+        complaints = self.complaints[where.h]
+        return Accusations((complaints[self.choose(len(complaints))],)).encoded
+
+    def on_complain(self, number: int, member: Member) -> bool:
+        """All dealers are out, or they have opened what they had not dealt; or it is itself accused."""
+        where, message = self.where(number), member.outgoing
+        if message is None:
+            return False
+        self.complaints[where.h].append((message.body, message.signature))
+        place, dealers = self.place(where, number), [dealer for dealer, _ in Complaint.parse(message.body, self.n).rows]
+        wrong = Settlement(place, dict.fromkeys(dealers, SharePair(bytes(33), bytes(33))), ())
+        answers = (Settlement(place, {}, tuple(dealers)).encoded, wrong.encoded, self._accusation(where))
+        self.tell(number, "complain", answers[max(0, self.choose(6) - 3)])
+        return True
+
+    def on_open(self, number: int, member: Member) -> bool:
+        lists = self.lists[self.where(number).h]
+        self.tell(number, "open", lists[self.choose(len(lists))] if lists else b"")
         return True
 
     def _list(self, where: View, before: int) -> bytes:

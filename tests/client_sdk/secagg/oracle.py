@@ -25,6 +25,7 @@ import numpy as np
 
 from client_sdk.secagg.actions import Transmit
 from client_sdk.secagg.agreement import AgreementKey
+from client_sdk.secagg.complaints import SETTLEMENT_KIND, OpenedPairs, Settlement
 from client_sdk.secagg.errors import BadShare
 from client_sdk.secagg.graph import MaskGraph
 from client_sdk.secagg.header import AttemptHeader
@@ -133,14 +134,19 @@ class Oracle:
             if isinstance(happened, AttemptHeader):
                 header, reason = happened, ""
             elif header is not None and isinstance(happened, bytes):
-                found[header.digest, reason] = happened
+                kept = "settlement" if happened[:1] == bytes([SETTLEMENT_KIND]) else reason
+                found[header.digest, kept] = happened
+                if kept == "share":  # after a crash: another delivery, and another complaint
+                    found.pop((header.digest, "settlement"), None)
             elif header is not None and isinstance(happened, Transmit):
                 reason = happened.stage
                 if reason != "advertise":
                     where = view(header, found[header.digest, "advertise"])
-                    self._take(member.device.device, happened, where, found.get((header.digest, "share"), b""))
+                    dealt = found.get((header.digest, "share"), b"")
+                    settled = found.get((header.digest, "settlement"), b"")
+                    self._take(member.device.device, happened, where, dealt, settled)
 
-    def _take(self, name: str, message: Transmit, where: View, delivered: bytes) -> None:
+    def _take(self, name: str, message: Transmit, where: View, delivered: bytes, settled: bytes) -> None:
         self.views[where.h] = where
         n, place = len(where.roster), where.places[name]
         if message.stage == "share" and message.body not in self._seen:
@@ -154,7 +160,12 @@ class Oracle:
         elif message.stage == "mask":
             if message.blob not in self._seen:
                 self._seen.add(message.blob)
-                self.rows.append(Row(name, where, Bundle.parse(delivered, n).places, message.blob))
+                out = Settlement.parse(settled, n).out if settled else ()
+                peers = tuple(peer for peer in Bundle.parse(delivered, n).places if peer not in out)
+                self.rows.append(Row(name, where, peers, message.blob))
+        elif message.stage == "open":
+            for holder, pair in OpenedPairs.parse(message.body, n).pairs.items():
+                self._have(where, place, holder, pair)
         elif message.stage == "survivors":
             self.signed[where.h, message.body].add(name)
         elif message.stage == "unmask":

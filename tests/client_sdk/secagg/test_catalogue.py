@@ -22,8 +22,8 @@ from client_sdk.identity import DeviceKey
 from client_sdk.protocol.devices import Assignment, CheckIn, CheckpointRef, Policy, Task
 from client_sdk.protocol.secure import Stage
 from client_sdk.secagg.agreement import AgreementKey
+from client_sdk.secagg.complaints import Accusations, Complaint, row_digest
 from client_sdk.secagg.consent import plain_refusal
-from client_sdk.secagg.errors import Unopened
 from client_sdk.secagg.header import GraphRule
 from client_sdk.secagg.roster import AttemptSecrets, Roster, RosterEntry, sign_advertisement
 from client_sdk.secagg.shares import Bundle, SharePair, seal_pair
@@ -104,7 +104,7 @@ def test_two_rosters_to_two_devices() -> None:
     cheat.shared(other, (0,))
     cheat.bundles[one.h][0] = cheat.bundles[other.h][0]
     cheat.masked(one, (1, 2, 3))
-    assert cheat.refused("not what its sender wrote for this receiver", (1, 2))
+    assert all(cheat.stages(number)[-1] == "complain" for number in (1, 2))
     assert safe(cheat)
 
 
@@ -477,7 +477,7 @@ def test_a_replayed_round() -> None:
     assert cheat.refused("the signature of device device-0000 does not stand under what it sent", (0,))
     for number in (1, 2, 3):
         cheat.tell(number, "share", cheat.delivery(older, number))
-    assert cheat.refused("not what its sender wrote for this receiver", (1, 2, 3))
+    assert all(cheat.stages(number)[-1] == "complain" for number in (1, 2, 3))
     cheat.advertised(cheat.head)
     cheat.advertised(changed(cheat.head, round=8, attempt=5))
     assert cheat.refused("no newer than the one that this device last advertised for: a replay", range(4))
@@ -551,100 +551,88 @@ def dealt_under(cheat: Cheat, where: View, given: Given, h: bytes, dealer: int, 
     return given | {4: (given[4][0], digests[32:] + digests[:32] if swap else digests)}
 
 
-NOT_DEALT = "not the shares whose digests the dealer signed"
-
-
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    "changes",
     [
         pytest.param(
             lambda cheat, where, given: given | {1: flipped(given[1])},
-            "not what its sender wrote for this receiver",
             id="a tampered ciphertext",
         ),
         pytest.param(
             lambda cheat, where, given: given | {1: rows_of(cheat.bundles[where.h][1])[2]},
-            "not what its sender wrote for this receiver",
             id="a share for the wrong peer",
         ),
         pytest.param(
             lambda cheat, where, given: given | {1: given[2], 2: given[1]},
-            "not what its sender wrote for this receiver",
             id="two dealers' shares exchanged",
         ),
         pytest.param(
             lambda cheat, where, given: given | {4: resealed(cheat, where, where.h, 1)},
-            "not what its sender wrote for this receiver",
             id="a share for the wrong index",
         ),
         pytest.param(
             lambda cheat, where, given: given | {4: resealed(cheat, where, digest("another h"), 0)},
-            "not what its sender wrote for this receiver",
             id="a share of another attempt",
         ),
-        pytest.param(
-            lambda cheat, where, given: {1: given[1], 2: given[2]},
-            "3 devices shared with this one; it takes 4",
-            id="fewer than the threshold",
-        ),
-        pytest.param(
-            lambda cheat, where, given: given | {1: flipped(given[1], 1)}, NOT_DEALT, id="a digest altered on the way"
-        ),
+        pytest.param(lambda cheat, where, given: given | {1: flipped(given[1], 1)}, id="a digest altered on the way"),
         pytest.param(
             lambda cheat, where, given: given | {1: (given[1][0], given[2][1]), 2: (given[2][0], given[1][1])},
-            NOT_DEALT,
             id="two dealers' digests exchanged",
         ),
         pytest.param(
             lambda cheat, where, given: given | {1: (given[1][0], rows_of(cheat.bundles[where.h][1])[2][1])},
-            NOT_DEALT,
             id="digests for another holder",
         ),
         pytest.param(
             lambda cheat, where, given: given | {1: (given[1][0], given[1][1][32:] + given[1][1][:32])},
-            NOT_DEALT,
             id="digests of the two kinds exchanged",
         ),
         pytest.param(
             lambda cheat, where, given: dealt_under(cheat, where, given, digest("another h"), 4, 0, swap=False),
-            NOT_DEALT,
             id="digests of the same shares under another h",
         ),
         pytest.param(
             lambda cheat, where, given: dealt_under(cheat, where, given, where.h, 3, 0, swap=False),
-            NOT_DEALT,
             id="digests of the same shares by another dealer",
         ),
         pytest.param(
             lambda cheat, where, given: dealt_under(cheat, where, given, where.h, 4, 1, swap=False),
-            NOT_DEALT,
             id="digests of the same shares for another holder",
         ),
         pytest.param(
             lambda cheat, where, given: dealt_under(cheat, where, given, where.h, 4, 0, swap=True),
-            NOT_DEALT,
             id="digests of equal shares as the other kinds",
         ),
     ],
 )
-def test_shares_that_are_not_for_this_device(changes: Callable[[Cheat, View, Given], Given], words: str) -> None:
+def test_of_shares_that_are_not_for_this_device_it_complains_and_masks_nothing(
+    changes: Callable[[Cheat, View, Given], Given],
+) -> None:
+    """It names all of these rows and no other. No answer of a dealer that dealt another row can follow."""
     cheat = delivered(changes)
-    assert cheat.refused(words, (0,))
-    assert cheat.stages(0) == ["advertise", "share"]
+    where = view(cheat.head, cheat.members[0].live(cheat.head).roster)
+    given = rows_of(Bundle.parse(cheat.delivery(where, 0), 5))
+    wrong = changes(cheat, where, given)
+    said = cheat.members[0].outgoing
+    assert said is not None
+    assert cheat.stages(0) == ["advertise", "share", "complain"]
+    complaint = Complaint.parse(said.body, 5)
+    assert dict(complaint.rows) == {
+        dealer: row_digest(where.h, dealer, 0, *row) for dealer, row in wrong.items() if row != given[dealer]
+    }
+    for dealer, _ in complaint.rows:
+        cheat.tell(dealer, "share", cheat.delivery(where, dealer))
+        cheat.tell(dealer, "mask", Accusations(((said.body, said.signature),)).encoded)
+        assert dealer in cheat.colluding or cheat.refused("they were altered on the way", (dealer,))
+        assert "open" not in cheat.stages(dealer)
     assert safe(cheat)
 
 
-def test_a_device_says_whose_shares_it_cannot_open() -> None:
-    """All of them, so that one fresh attempt leaves all of them out."""
-    cheat = Cheat(6)
-    cheat.advertised(cheat.head)
-    where = cheat.roster(cheat.head)
-    cheat.shared(where)
-    given = rows_of(Bundle.parse(cheat.delivery(where, 0), 6))
-    wrong = given | {1: flipped(given[1]), 4: flipped(given[4], 1)}
-    with pytest.raises(Unopened, match="the shares of 2 of the peers do not open") as caught:
-        cheat.members[0].tell(bundle_of(0, wrong).encoded)
-    assert caught.value.dealers == ("device-0001", "device-0004")
+def test_a_device_that_fewer_than_the_threshold_have_dealt_to_refuses() -> None:
+    cheat = delivered(lambda cheat, where, given: {1: given[1], 2: given[2]})
+    assert cheat.refused("3 devices shared with this one; it takes 4", (0,))
+    assert cheat.stages(0) == ["advertise", "share"]
+    assert safe(cheat)
 
 
 def test_a_delivery_that_is_for_another_device() -> None:
@@ -770,15 +758,19 @@ def test_bytes_that_are_no_message_at_all() -> None:
 @given(at=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), cut=st.booleans())
 def test_no_changed_bit_of_an_answer_is_taken(at: float, bit: int, cut: bool) -> None:
     """In each exchange one device is answered with one bit changed, or with the end cut off: it refuses, or (a list
-    that is a list, a signature too few) it goes on by its rules; the right answer is taken after that."""
+    that is a list, a signature too few) it goes on by its rules, or complains of a row; the right answer is taken after
+    that."""
     cheat = Cheat(4, (3,))
+    complaints: list[bool] = []
 
     def wrong(body: bytes) -> bytes:
         place = int(at * len(body))
         return body[:place] if cut else body[:place] + bytes([body[place] ^ (1 << bit)]) + body[place + 1 :]
 
     def tried(stage: Stage, body: bytes) -> None:
-        assert cheat.tell(0, stage, wrong(body)) is None
+        said = cheat.tell(0, stage, wrong(body))
+        complaints.append(said is not None)
+        assert said is None or (stage, said.stage) == ("share", "complain")
         cheat.start(0, cheat.head)
 
     cheat.advertised(cheat.head)
@@ -791,7 +783,7 @@ def test_no_changed_bit_of_an_answer_is_taken(at: float, bit: int, cut: bool) ->
     body = cheat.signed(where, range(4))
     proof = Proof(tuple(sorted(cheat.signatures[where.h, body].items()))).encoded
     tried("survivors", proof)
-    assert [number for number, _ in cheat.refusals] == [0, 0, 0, 0]
+    assert len(cheat.refusals) + sum(complaints) == 4
     cheat.revealed(where, body)
     assert cheat.stages(0)[-1] == "unmask"
     assert safe(cheat)

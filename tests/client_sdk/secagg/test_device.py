@@ -66,8 +66,8 @@ def test_an_honest_round(n: int, silent: tuple[int, ...], changes: dict[str, Any
 
 
 def test_no_secret_is_kept_longer_than_a_step_needs_it() -> None:
-    """Own secrets go when the vector is masked; of a peer's two shares one goes when a list is signed, the other when
-    the round is over."""
+    """Own secrets, by which a pair can be opened, go when a list is signed; of a peer's two shares one goes then, the
+    other when the round is over."""
     coordinator = opened()
     roster = coordinator.open()
     member = coordinator.members[0]
@@ -83,12 +83,13 @@ def test_no_secret_is_kept_longer_than_a_step_needs_it() -> None:
         if place < 5:
             coordinator.hear_mask(place)
     held = member.live(coordinator.header).held
-    assert not any(secret in member.disk for secret in own)
+    assert all(secret in member.disk for secret in own)
     assert all(share in member.disk for pair in held.values() for share in (pair.self_mask, pair.mask_key))
     survivors = coordinator.survivors()
     for place in survivors.places:
         coordinator.members[place].tell(survivors.encoded)
         coordinator.hear_survivors(place)
+    assert not any(secret in member.disk for secret in own)
     for dealer, pair in held.items():
         assert (pair.self_mask in member.disk, pair.mask_key in member.disk) == (dealer < 5, dealer == 5)
     finished(coordinator, survivors)

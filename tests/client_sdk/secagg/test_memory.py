@@ -114,7 +114,7 @@ def test_each_step_is_named_and_holds_what_it_needs_and_no_more() -> None:
     assert {step: {name for name in names if getattr(live, name)} for step, live in steps.items()} == {
         "advertised": {"secrets", "certificate", "revocations"},
         "shared": {"secrets", "roster", "bundle", "held"},
-        "masked": {"roster", "held", "vector"},
+        "masked": {"secrets", "roster", "bundle", "held", "vector"},
         "signed": {"roster", "survivors", "revealed"},
     }
 

@@ -149,7 +149,13 @@ class SecureStory(Story):
         return self._says(ev.Masked, device, more)
 
     def complained(self, device: str, *dealers: str, **more: Any) -> list[fx.Effect]:
-        return self.happens(ev.Complained(**self._of({"device": device, "dealers": dealers, **more})))
+        return self._says(ev.Complained, device, {"dealers": dealers, **more})
+
+    def pairs_opened(self, device: str, *holders: str, **more: Any) -> list[fx.Effect]:
+        """The digest tells these pairs from those for other holders."""
+        attempt = more.get("attempt", self.attempt)
+        digest = digest_of("PairsOpened", device, self.state.round_number, attempt, holders)
+        return self._says(ev.PairsOpened, device, {"digest": digest, "holders": holders, **more})
 
     def faulted(self, device: str, **more: Any) -> list[fx.Effect]:
         return self.happens(ev.Faulted(**self._of({"device": device, "reason": "its message is too short", **more})))

@@ -95,6 +95,7 @@ def test_the_names_in_the_log_are_these_whatever_the_classes_are_called() -> Non
         "Shared",
         "Masked",
         "Complained",
+        "PairsOpened",
         "Faulted",
         "Spent",
         "Declined",

@@ -141,6 +141,15 @@ class SecureRun(RuleBasedStateMachine):
         self._happens(lambda: self.story.complained(device, *sorted(dealers), attempt=attempt))
         self._says("masked", device, 0, 0)
 
+    @rule(device=DEVICES, holders=st.sets(DEVICES, max_size=3), shift=SHIFT)
+    def pairs_opened(self, device: str, holders: set[str], shift: int) -> None:
+        secure, attempt = self.story.state.secure, self.story.attempt + shift
+        asking = {} if secure is None else secure.complaints
+        found = sorted(holders) or [holder for holder, dealers in sorted(asking.items()) if device in dealers]
+        self._happens(lambda: self.story.pairs_opened(device, *found, attempt=attempt))
+        for holder in found:
+            self._says("masked", holder, 0, 0)
+
     @rule(device=DEVICES, shift=SHIFT)
     def faulted(self, device: str, shift: int) -> None:
         attempt = self.story.attempt + shift
@@ -266,7 +275,13 @@ class SecureRun(RuleBasedStateMachine):
         assert secure.revealed.keys() <= secure.signed.keys()
         assert secure.signed.keys() <= set(after.spent)
         assert not set(secure.order) & after.barred.keys()
-        assert not secure.masked.keys() & secure.complaints.keys()
+        out = after.current.excluded.keys()
+        assert all(set(secure.lacks.get(device, ())) <= out for device in secure.masked), (
+            "it masks once that is settled"
+        )
+        if after.phase in FROM_THE_LIST:
+            unheld = {dealer for dealers in secure.lacks.values() for dealer in dealers}
+            assert unheld <= out - secure.masked.keys(), "complaints settle before the list is shown"
         if before.phase == "selecting":
             left_out = {*after.spent, *after.declined, *after.barred}
             assert not set(after.current.members) & left_out, "who is spent, has declined or is barred is not drawn"

@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from coordinator.engine import effects as fx
+from coordinator.engine.secure.disputes import DISPUTE_ROUNDS, MOST_DISPUTES, still_in_dispute, with_disputes
+from coordinator.engine.secure.holders import lacking
 from tests.coordinator.engine.secure_story import SIX, SecureStory, ring_of
 from tests.coordinator.engine.story import digest_of, every, only, refusal
 
+SEVEN = tuple("abcdefg")
 EIGHT = tuple("abcdefgh")
 
 
@@ -248,51 +251,195 @@ def test_only_sharers_mask_and_only_survivors_sign() -> None:
 # Complaints
 
 
-def test_a_device_that_complains_is_not_waited_for() -> None:
+def test_a_device_that_complains_is_waited_for_until_its_dealer_has_answered_and_it_has_masked() -> None:
     story = SecureStory().masking()
-    story.complained("f", "a")
+    asked = only(story.complained("f", "a"), fx.SendAnswers)
+    assert asked.devices == ("a",)
     for device in SIX[:5]:
         story.masked(device)
+    assert story.state.phase == "masking", "all others have masked, and the list is not fixed"
+    assert refusal(story.masked("f")) == "conflict"
+    assert only(story.pairs_opened("a", "f"), fx.SendAnswers).devices == ("f",)
+    assert story.secure.lacks == {}
+    story.masked("f")
+    assert (story.state.phase, story.attempt) == ("agreeing", 0)
+    assert sorted(story.secure.masked) == list(SIX)
+    assert story.state.current.excluded == {}
+
+
+def test_a_list_is_not_shown_while_a_dealer_that_has_masked_owes_an_answer() -> None:
+    """Also where the device that complained is gone."""
+    story = SecureStory().masking()
+    story.complained("f", "a")
+    story.withdraws("f")
+    for device in SIX[:5]:
+        story.masked(device)
+    assert story.state.phase == "masking"
+    story.pairs_opened("a", "f")
     assert story.state.phase == "agreeing"
     assert sorted(story.secure.masked) == list(SIX[:5])
 
 
-def test_a_dealer_that_several_complain_of_is_left_out_and_they_are_not() -> None:
-    story = SecureStory().masking()
+def test_a_dealer_without_an_answer_is_out_with_its_vector_and_the_device_masks_without_its_pair() -> None:
+    story = SecureStory(secure={"quiet_s": 8}, cohort={"goal": 7}).masking(*SEVEN)
+    story.complained("f", "a")
+    for device in "abcdeg":
+        story.masked(device)
+    vector = story.secure.masked["a"]
+    effects = story.tick(8)
+    assert story.state.phase == "masking", "the device has time to mask"
+    assert only(effects, fx.SendAnswers).devices == ("f",)
+    assert only(effects, fx.RecordRefusal).digest == vector
+    assert fx.Release(round=1, devices=("a",)) in effects
+    assert story.state.current.excluded == {"a": "it did not open the shares that f could not open"}
+    assert refusal(story.pairs_opened("a", "f")) == "not-selected"
+    assert vector in story.secure.blobs
+    assert story.secure.lacks == {"f": ("a",)}
+    story.masked("f")
+    assert (story.state.phase, story.attempt) == ("agreeing", 0)
+    assert sorted(story.secure.masked) == list("bcdefg")
+
+
+def test_where_too_few_hold_the_pair_of_a_dealer_that_is_out_a_fresh_attempt_goes_without_it() -> None:
+    """Five of six would be enough, and only four of them hold what rebuilds its mask key."""
+    story = SecureStory(secure={"quiet_s": 8}).masking()
+    story.complained("f", "a")
+    for device in SIX[1:5]:
+        story.masked(device)
+    story.tick(20)
+    assert story.secure.lacks == {"f": ("a",)}
+    story.masked("f")
+    assert (story.state.phase, story.attempt) == ("collecting", 1)
+    assert set(story.state.current.excluded) == {"a"}
+
+
+def test_a_holder_that_lacks_a_pair_is_not_counted_around_a_ring_either() -> None:
+    order = tuple("abcdefgh")
+    story = SecureStory(secure={"quiet_s": 8}, cohort={"goal": 8, "quorum": 0.5}).masking(
+        *order, **{**ring_of(order, 4, 3), "signers": 5, "fewest": 3}
+    )
     story.complained("b", "a")
-    story.complained("c", "a")
-    assert (story.state.phase, story.attempt) == ("collecting", 1), "two who cannot mask are one too many"
-    assert story.state.current.excluded == {"a": "2 could not open its shares"}
-    story.announced()
-    for device in ("b", "c", "d", "e", "f", "g"):
-        story.advertised(device)
-    story.rostered()
-    assert story.secure.order == ("b", "c", "d", "e", "f", "g")
+    for device in "efg":
+        story.masked(device)
+    story.tick(20)
+    present = {"b", "c", "h"}
+    assert "a" in lacking(story.secure, present, order)
+    assert "a" not in lacking(story.secure, present | {"g"}, order)
 
 
-def test_one_word_against_another_leaves_out_both() -> None:
-    story = SecureStory().masking()
-    story.complained("b", "a")
-    story.complained("d", "c")
-    assert set(story.state.current.excluded) == {"a", "b", "c", "d"}
-    assert story.state.phase == "collecting"
+def test_who_complains_late_gives_its_dealer_time_to_answer() -> None:
+    story = SecureStory(secure={"quiet_s": 8}).masking()
+    for device in SIX[:5]:
+        story.masked(device)
+    assert story.state.deadline == story.at + 8
+    story.at += 7
+    story.complained("f", "a")
+    assert story.state.deadline == story.at + 8
+    story.at += 5
+    story.pairs_opened("a", "f")
+    assert story.state.deadline == story.at + 8, "then the device has time to mask"
+    story.tick(8)
+    assert story.state.phase == "agreeing", "and is not waited for any longer"
 
 
-def test_a_device_that_complains_of_many_is_left_out_alone() -> None:
-    story = SecureStory().masking()
-    story.complained("b", "a", "c", "d", "e", "f")
-    assert story.attempt == 0
+def test_no_complaint_is_taken_after_the_time_of_the_exchange() -> None:
+    """So each device delays the round once, and they cannot do so in a row."""
+    story = SecureStory(secure={"quiet_s": 15}).masking()
+    story.at += 19
+    story.complained("f", "a")
+    story.at += 2
+    before = story.state
+    assert refusal(story.complained("e", "a")) == "late"
+    assert story.state is before
+
+
+def test_a_dealer_that_withdraws_owes_no_answer_and_is_out_at_once() -> None:
+    story = SecureStory(cohort={"goal": 7}).masking(*SEVEN)
+    story.masked("a")
     story.withdraws("a")
-    assert story.state.current.excluded.keys() == {"b"}
+    assert only(story.complained("f", "a"), fx.SendAnswers).devices == ("f",)
+    assert set(story.state.current.excluded) == {"a"}
+    assert "a" not in story.secure.masked
+    for device in SEVEN[1:]:
+        story.masked(device)
+    assert story.state.phase == "agreeing"
+
+
+def test_a_dealer_that_opens_other_shares_is_at_fault_and_the_device_masks() -> None:
+    story = SecureStory(cohort={"goal": 7}).masking(*SEVEN)
+    story.complained("f", "a")
+    for device in "abcdeg":
+        story.masked(device)
+    assert only(story.faulted("a"), fx.SendAnswers).devices == ("f",)
+    story.masked("f")
+    assert sorted(story.secure.masked) == list("bcdefg")
+
+
+def test_a_dealer_answers_as_often_as_it_is_asked_and_each_pair_once() -> None:
+    story = SecureStory().masking()
+    story.complained("f", "a", "b")
+    story.pairs_opened("a", "f")
+    story.complained("e", "a")
+    story.pairs_opened("a", "e", "f")
+    assert story.secure.opened["a"]["f"] == digest_of("PairsOpened", "a", 1, 0, ("f",)), "the first one stands"
+    before = story.state
+    for holders in (("e",), ("f",), ("e", "f")):
+        assert only(story.pairs_opened("a", *holders), fx.Accepted).device == "a"
+    assert refusal(story.pairs_opened("a", "d")) == "invalid-request"
+    assert refusal(story.pairs_opened("c", "f")) == "invalid-request"
+    assert story.state is before
+    assert set(story.secure.opened["a"].values()) <= set(story.secure.blobs)
+
+
+def test_in_a_fresh_attempt_nobody_goes_for_one_complaint_that_was_settled() -> None:
+    story = SecureStory().masking()
+    story.complained("b", "a")
+    story.pairs_opened("a", "b")
+    story.withdraws("e")
+    story.withdraws("f")
+    assert (story.state.phase, story.attempt) == ("collecting", 1)
+    assert story.state.current.excluded == {}
+
+
+def test_who_is_in_dispute_with_several_goes_before_them() -> None:
+    """In one attempt, or over rounds."""
+    story = SecureStory().masking()
+    story.complained("b", "a", "c")
+    story.withdraws("e")
+    story.withdraws("f")
+    assert set(story.state.current.excluded) == {"b"}
+    story = SecureStory().masking()
+    story.complained("b", "a")
+    story.pairs_opened("a", "b")
+    for device in SIX:
+        story.masked(device)
+    story.tick(20)
+    assert story.state.disputes == {"b": {"a": 1}}
+    story.masking(*SIX[:4], "g", "h")
+    story.complained("c", "a")
+    story.pairs_opened("a", "c")
+    story.withdraws("g")
+    story.withdraws("h")
+    assert story.attempt == 1
+    assert set(story.state.current.excluded) == {"a"}
+
+
+def test_disputes_fade() -> None:
+    disputes = with_disputes({}, 3, "b", ("a",))
+    disputes = with_disputes(disputes, 5, "b", ("c",))
+    assert still_in_dispute(disputes, 3 + DISPUTE_ROUNDS - 1) == disputes
+    assert still_in_dispute(disputes, 3 + DISPUTE_ROUNDS) == {"b": {"c": 5}}
+    assert still_in_dispute(disputes, 5 + DISPUTE_ROUNDS) == {}
+    many = with_disputes(disputes, 6, "b", tuple(f"d{number}" for number in range(MOST_DISPUTES)))
+    assert many == {"b": {f"d{number}": 6 for number in range(MOST_DISPUTES)}}
 
 
 def test_the_first_complaint_of_a_device_stands() -> None:
     story = SecureStory().masking()
-    assert story.complained("b", "a") == []
+    story.complained("b", "a")
     before = story.state
-    assert story.complained("b", "a", "a") == []
-    assert refusal(story.complained("b", "c")) == "duplicate"
-    assert refusal(story.masked("b")) == "conflict"
+    assert only(story.complained("b", "a"), fx.Accepted).device == "b"
+    assert refusal(story.complained("b", "c", digest=digest_of("another"))) == "duplicate"
     assert story.state is before
 
 

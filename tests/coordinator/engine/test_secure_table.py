@@ -113,7 +113,8 @@ FIELDS: dict[str, dict[str, Any]] = {
     "Rostered": {"order": SIX, "threshold": 5, "signers": 5, "fewest": 5},
     "Shared": MESSAGE,
     "Masked": MESSAGE,
-    "Complained": {"device": "f", "dealers": ("a",)},
+    "Complained": {**MESSAGE, "dealers": ("a",)},
+    "PairsOpened": {**MESSAGE, "holders": ("a",)},
     "Faulted": {"device": "f", "reason": "its message is too short"},
     "Spent": {"device": "f"},
     "Declined": {"device": "f", "reason": "it advertised 8 times here"},
@@ -169,7 +170,8 @@ Advertised     x not-selected  x stale         sharing         x duplicate   x d
 Rostered       x stale         x stale         x stale         +             x conflict      x conflict
 Shared         x not-selected  x stale         x stale         x stale       masking         x duplicate
 Masked         x not-selected  x stale         x stale         x stale       x stale         agreeing
-Complained     x not-selected  x stale         x stale         x stale       x stale         agreeing
+Complained     x not-selected  x stale         x stale         x stale       x stale         +
+PairsOpened    x not-selected  x stale         x stale         x stale       x stale         x invalid-request
 Faulted        x not-selected  +               +               +             masking         agreeing
 Spent          x not-selected  +               +               +             masking         agreeing
 Declined       x not-selected  +               +               +             masking         agreeing
@@ -209,6 +211,7 @@ Rostered       x conflict      x conflict      x conflict      x conflict      x
 Shared         x duplicate     x duplicate     x duplicate     x duplicate     x not-selected  x not-selected  x late
 Masked         x duplicate     x duplicate     x duplicate     x duplicate     x not-selected  x not-selected  x late
 Complained     x late          x late          x late          x late          x not-selected  x not-selected  x late
+PairsOpened    x late          x late          x late          x late          x not-selected  x not-selected  x late
 Faulted        x late          x late          x late          x late          x not-selected  x not-selected  x late
 Spent          +               -               -               -               x not-selected  x not-selected  x late
 Declined       +               -               -               -               x not-selected  x not-selected  x late

@@ -337,7 +337,7 @@ def test_pending_names_who_is_waited_for() -> None:
     assert {phase: "".join(action.devices) for phase, action in waited.items()} == {  # type: ignore[union-attr]
         "collecting": "bcdefgh",
         "sharing": "bcdef",
-        "masking": "adef",
+        "masking": "acdef",
         "agreeing": "abef",
         "unmasking": "abcef",
     }

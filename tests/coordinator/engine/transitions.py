@@ -71,6 +71,15 @@ def _masking() -> SecureStory:
     return story
 
 
+def _disputed() -> SecureStory:
+    """All but one have masked, and a dealer owes that one its pair, or has opened it."""
+    story = SecureStory().masking()
+    story.complained("a", "f")
+    for device in "bcde":
+        story.masked(device)
+    return story
+
+
 PLAIN: dict[str, Callable[[], Story]] = {
     **test_table.PLACES,
     "a quorum has reported": lambda: _collecting("ab", ""),
@@ -86,6 +95,7 @@ SECURE: dict[str, Callable[[], SecureStory]] = {
     "sharing with the fewest": lambda: _without(SecureStory().sharing(), "a"),
     "masking with the fewest": lambda: _without(SecureStory().masking(), "a"),
     "masked too few": _masking,
+    "in dispute": _disputed,
     "agreeing with too few": _agreeing,
     "unmasking with too few": _unmasking,
     "exhausted, waits for a worker": lambda: SecureStory(datacenter={**FALLBACK, "patience": 2}).exhausted(),

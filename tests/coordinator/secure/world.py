@@ -20,7 +20,7 @@ from client_sdk import codecs
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.protocol.secure import Stage
 from client_sdk.secagg.actions import Transmit
-from client_sdk.secagg.errors import Refusal, SecaggError, SpentOnCheckpoint, Unopened
+from client_sdk.secagg.errors import Refusal, SecaggError, SpentOnCheckpoint
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import lane_dtype
 from client_sdk.secagg.quantize import rounding_key
@@ -244,11 +244,6 @@ class Phone:
         assert self.head is not None
         try:
             message = self.member.tell(body, world.at)
-        except Unopened as error:
-            head = self.head
-            self._stop(error)
-            world.requests.complain(self.name, head.round, head.attempt, error.dealers)
-            return True
         except SecaggError as error:
             return self._stop(error)
         self.answered = False

@@ -62,7 +62,11 @@ def values(told: Any, devices: set[str], where: str = "") -> Iterator[str]:
         if any(isinstance(one, str) and one in devices for one in told.values()):
             yield from (f"{where}.{name}" for name in sorted(VALUES & told.keys()) if told[name] not in (None, {}, ""))
         for name, one in told.items():
-            if name in devices and isinstance(one, int | float | dict | list) and not where.endswith(".barred"):
+            if (
+                name in devices
+                and isinstance(one, int | float | dict | list)
+                and not where.endswith((".barred", ".disputes"))
+            ):
                 yield f"{where}.<device>"
             yield from values(one, devices, f"{where}.{name}")
     elif isinstance(told, list):

@@ -316,8 +316,6 @@ def test_no_body_of_a_device_outside_the_round_is_read(world: Served) -> None:
         answer = world.ask(outside, "POST", Route.SECURE_ANSWER, {"hold_s": 0}, stage=stage)
         assert kind(answer) == "not-selected", stage
     assert kind(world.header(outside)) == "not-selected"
-    report = {"dealers": ["d1"]}
-    assert kind(world.ask(outside, "POST", Route.SECURE_COMPLAINT, report)) == "not-selected"
     refusal = {"spent": True, "reason": "It has signed."}
     assert kind(world.ask(outside, "POST", Route.SECURE_REFUSAL, refusal)) == "not-selected"
 
@@ -365,16 +363,6 @@ def test_a_device_that_declines_for_good_is_drawn_no_more(world: Served) -> None
         assert world.ask(world.phones[1], "POST", Route.SECURE_REFUSAL, message).status_code == 200
     assert world.state.declined == {world.rows[1].device: message["reason"]}
     assert [row.kind for row in world.store.events(RUN, 0)].count("Declined") == 1
-
-
-def test_a_complaint_starts_another_attempt_without_the_two(world: Served) -> None:
-    world.secure_run(cohort={"select": 6, "goal": 6, "quorum": 0.6, "select_s": 10, "collect_s": 60})
-    world.begin()
-    world.play(lambda: world.state.phase == "masking")
-    dealer = world.rows[2].device
-    answer = world.ask(world.phones[4], "POST", Route.SECURE_COMPLAINT, {"dealers": [dealer]})
-    assert answer.status_code == 200
-    assert world.state.secure.complaints == {world.rows[4].device: (dealer,)}
 
 
 def test_repro_a_device_whose_attempt_was_given_up_is_still_in_the_round(world: Served) -> None:

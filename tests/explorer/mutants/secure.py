@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -16,14 +17,14 @@ from client_sdk.secagg.shares import SharePair
 from coordinator.engine import effects as fx
 from coordinator.engine.kinds import secure as secure_kind
 from coordinator.engine.phases import opening
-from coordinator.engine.secure import agreeing, attempts, collecting, masking
+from coordinator.engine.secure import agreeing, attempts, collecting, holders, masking
 from coordinator.engine.secure.plan import Secure
 from coordinator.engine.state import RunState
 from coordinator.runtime import actions, fleet, marks
 from coordinator.runtime.commits import Commits
 from coordinator.runtime.run_log import RunLog
 from coordinator.secure import opening as sums
-from coordinator.secure import performing
+from coordinator.secure import performing, validation
 from coordinator.secure.opening import Lost
 from coordinator.secure.requests import SecureRequests
 from coordinator.secure.routing import DealtShares
@@ -133,8 +134,26 @@ def _holder_does_not_compare() -> Patches:
 
 @mutant("dispute-ignored", "claims", "log", focus=("secure-lie", "sharing"), **LYING)
 def _dispute_ignored() -> Patches:
-    """After complaints the next attempt has the same devices."""
-    return [(attempts, "at_fault", lambda complaints: {})]
+    """A fresh attempt has the same devices, whoever is in dispute with several others."""
+    return [(attempts, "at_fault", lambda complaints, before: {})]
+
+
+@mutant("opened-pair-unchecked", "barred", focus=("secure-lie", "masking"), **LYING)
+def _opened_pair_unchecked() -> Patches:
+    """The pair that an accused dealer opens goes to its holder as it is."""
+    return [(validation, "pairs_opened", lambda cohort, place, body, signature, holders, dealt: None)]
+
+
+@mutant("list-before-complaints-settle", "deadline", "log", "late-report", focus=("secure-lie", "masking"), **LYING)
+def _list_before_complaints_settle() -> Patches:
+    """An exchange does not wait for a dealer that has masked and owes an answer."""
+    return [(masking, "accused", lambda state: frozenset())]
+
+
+@mutant("holder-without-pair-counts", "log", focus=("secure-lie", "masking"), **LYING)
+def _holder_without_pair_counts() -> Patches:
+    """A device that lacks the pair of a dealer which is out is counted as a holder of that dealer's secrets."""
+    return [(holders, "Counter", lambda dealers: Counter())]
 
 
 @mutant("roster-closed-early", "log", "deadline", "late-report", **CALM)

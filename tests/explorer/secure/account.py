@@ -54,7 +54,14 @@ class SecureAccount:
     """Device -> digest of its message of *agree*."""
     revealed: dict[str, str] = field(default_factory=dict)
     """Device -> digest of its message of *unmask*."""
-    complaints: dict[str, list[str]] = field(default_factory=dict)
+    complained: dict[str, str] = field(default_factory=dict)
+    """Device -> digest of its complaint."""
+    lines: set[tuple[str, str]] = field(default_factory=set)
+    """(device, dealer of whose shares it has complained)."""
+    unanswered: set[tuple[str, str]] = field(default_factory=set)
+    """Those in which the dealer has not opened the pair."""
+    settle_by: float = 0.0
+    """Until when masking lasts at least, since somebody has to answer a complaint, or to mask after one."""
     opening: bool = False
     sum: str = ""
     """Digest of the opened sum's blob; empty until it is made."""
@@ -93,10 +100,12 @@ class SecureAccount:
 
     def lacks(self, present: Collection[str], wanted: Collection[str]) -> set[str]:
         """Those of ``wanted`` whose secrets too few of those present hold, to rebuild them."""
-        if not self.ring:
-            return set() if len(present) >= self.threshold else set(wanted)
         there = set(present)
-        return {device for device in wanted if len(self._beside(device) & there) < self.threshold}
+        return {device for device in wanted if len(self._holders(device) & there) < self.threshold}
+
+    def _holders(self, device: str) -> set[str]:
+        beside = self._beside(device) if self.ring else set(self.order)
+        return {holder for holder in beside if (holder, device) not in self.unanswered}
 
     def enough(self, present: Collection[str]) -> bool:
         """Whether the attempt can go on with these."""
@@ -112,10 +121,26 @@ class SecureAccount:
         return set(devices) - self.withdrawn - self.excluded
 
     @property
+    def accused(self) -> set[str]:
+        """Who owes an answer to a complaint."""
+        return {dealer for _, dealer in self.unanswered} - self.excluded
+
+    @property
+    def disputing(self) -> set[str]:
+        """Whose complaint is not settled."""
+        return {holder for holder, dealer in self.unanswered if dealer not in self.excluded}
+
+    def grant(self, at: float) -> None:
+        """Whoever has to answer a complaint, or to mask after one, has time from now on."""
+        quiet_s = self.section.get("quiet_s") or self.section["exchange_s"] / 4
+        self.settle_by = max(self.settle_by, min(at + quiet_s, self.expires_at))
+
+    @property
     def blobs(self) -> set[str]:
         """Every blob of the round, of this attempt and of those before."""
         messages: list[Mapping[str, str]] = [getattr(self, name) for name in EXCHANGES]
-        return {*(digest for one in messages for digest in one.values()), self.roster, self.sum, *self.older} - {""}
+        found = {digest for one in (*messages, self.complained) for digest in one.values()}
+        return {*found, self.roster, self.sum, *self.older} - {""}
 
     def renewed(self) -> SecureAccount:
         """The next attempt of the round, without those that failed in this one."""
@@ -166,14 +191,16 @@ def numbers_of(section: Mapping[str, Any], n: int) -> Numbers:
     return Numbers(0, (n + colluding) // 2 + 1, (n + colluding) // 2 + 1)
 
 
-def in_dispute(complaints: Mapping[str, Collection[str]]) -> set[str]:
-    """Whom the next attempt leaves out: again and again those whom most of the complaints that are left concern, as
-    plaintiff or as dealer."""
-    left = {(plaintiff, dealer) for plaintiff, dealers in complaints.items() for dealer in dealers}
+def in_dispute(lines: Collection[tuple[str, str]], known: Collection[tuple[str, str]]) -> set[str]:
+    """Whom the next attempt leaves out: of those with a line of this attempt, again and again who is in dispute with
+    most others by all lines that are ``known``, as plaintiff or as dealer, and with two at least."""
+    now, every = {frozenset(line) for line in lines}, {frozenset(line) for line in (*lines, *known)}
     out: set[str] = set()
-    while left:
-        concerned = Counter(name for pair in left for name in pair)
-        most = max(concerned.values())
-        out |= {name for name, count in concerned.items() if count == most}
-        left = {pair for pair in left if not out & set(pair)}
-    return out
+    while True:
+        concerned = Counter(name for pair in every for name in pair)
+        several = {name: concerned[name] for pair in now for name in pair if concerned[name] > 1}
+        if not several:
+            return out
+        worst = {name for name, count in several.items() if count == max(several.values())}
+        out |= worst
+        now, every = ({pair for pair in of if not worst & pair} for of in (now, every))

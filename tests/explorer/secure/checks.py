@@ -83,6 +83,8 @@ def blamed(vectors: Vectors, dishonest: Container[str], run: TrackedRun, event: 
     body: dict[str, Any] = event.body
     if event.kind == "OpeningFailed" and not set(body["lost"]) <= vectors.liars:
         raise Broken("barred", f"round {run.round} of {run.run} bars {body['lost']}; {vectors.liars} lied")
+    if event.kind == "PairsOpened" and body["digest"] in vectors.wrong_pairs:
+        raise Broken("barred", f"round {run.round} of {run.run} takes a wrong pair of {body['device']} for a right one")
     if event.kind == "Faulted" and body["device"] not in dishonest:
         raise Broken("barred", f"round {body['round']} of {run.run} leaves out {body['device']}: {body['reason']}")
 

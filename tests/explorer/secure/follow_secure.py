@@ -15,8 +15,8 @@ from tests.explorer.round_ending import RoundEnding
 from tests.explorer.secure.account import Numbers, SecureAccount, in_dispute, numbers_of
 
 OF_ATTEMPT = (
-    "Announced", "Advertised", "Rostered", "Shared", "Masked", "Complained", "Faulted", "Signed", "Revealed", "Opened",
-    "OpeningFailed", "Spent", "Declined",
+    "Announced", "Advertised", "Rostered", "Shared", "Masked", "Complained", "PairsOpened", "Faulted", "Signed",
+    "Revealed", "Opened", "OpeningFailed", "Spent", "Declined",
 )  # fmt: skip
 """Events of one attempt."""
 SECURE_EVENTS = (*OF_ATTEMPT, "Discarded", "Advanced", "Unbarred")
@@ -30,6 +30,8 @@ SENT = {
 """Message -> its exchange, and the phases in which it counts."""
 
 
+MOST_DISPUTES = 8
+"""So many are remembered of each device that complains, the newest."""
 BARRED_ROUNDS = 10
 """For how many rounds a device is barred where the plan does not say it."""
 
@@ -85,6 +87,8 @@ class SecureFollowing(Following):
                 self._rostered(event, body, account)
             case "Complained":
                 return self._complained(event, body, account)
+            case "PairsOpened":
+                return self._pairs_opened(event, body, account)
             case "Opened" | "OpeningFailed":
                 return self._opening_ended(event, body, account)
             case "Faulted":
@@ -138,7 +142,7 @@ class SecureFollowing(Following):
             raise Broken("late-report", f"{device} {exchange} in round {self.round} while the run was {self.phase}")
         if device in mine:
             raise Broken("counts-once", f"{device} {exchange} twice in round {self.round} of {self.run}")
-        if device not in due or gone or not account.header or (exchange == "masked" and device in account.complaints):
+        if device not in due or gone or not account.header or (exchange == "masked" and device in account.disputing):
             raise self._odd(event, "the device has no open place in this exchange")
         mine[device] = body["digest"]
         account.came[exchange] += body["bytes"]
@@ -153,10 +157,39 @@ class SecureFollowing(Following):
     def _complained(self, event: EventRow, body: dict[str, Any], account: SecureAccount) -> list[RoundEnding]:
         device, dealers = body["device"], list(body["dealers"])
         fair = device in account.shared and set(dealers) <= account.shared.keys() - {device}
-        if self.phase != "masking" or not fair or device in account.masked or device in account.complaints:
+        since = max(account.began, account.recovered_at)
+        late = event.at > min(since + account.section["exchange_s"], account.expires_at)
+        if self.phase != "masking" or late or not fair or device in account.masked or device in account.complained:
             raise self._odd(event, "the device cannot complain of these now")
-        account.complaints[device] = dealers
+        account.complained[device] = body["digest"]
+        account.lines |= {(device, dealer) for dealer in dealers}
+        account.unanswered |= {(device, dealer) for dealer in dealers}
+        account.grant(event.at)
+        others = {dealer: last for dealer, last in self.disputes.get(device, {}).items() if dealer not in dealers}
+        newest = [*others.items(), *((dealer, self.round) for dealer in sorted(dealers))]
+        self.disputes[device] = dict(newest[-MOST_DISPUTES:])
         return self._go_on(event, account)
+
+    def _pairs_opened(self, event: EventRow, body: dict[str, Any], account: SecureAccount) -> list[RoundEnding]:
+        device, opened = body["device"], {(holder, body["device"]) for holder in body["holders"]}
+        new = opened & account.unanswered
+        if self.phase != "masking" or not new or not opened <= account.lines or device not in account.here(self.cohort):
+            raise self._odd(event, "no complaint of this device is open")
+        account.unanswered -= opened
+        account.older.add(body["digest"])
+        account.grant(event.at)
+        return self._go_on(event, account)
+
+    def _put_out(self, account: SecureAccount, dealers: set[str], at: float) -> None:
+        """They have not answered the complaints of them."""
+        for dealer in dealers:
+            if dealer in account.masked:
+                self.invalid.add(dealer)
+            account.excluded.add(dealer)
+            account.claimed.discard(dealer)
+            account.drop("masked", dealer)
+            self.reported.pop(dealer, None)
+            account.grant(at)
 
     def _faulted(self, event: EventRow, device: str, account: SecureAccount) -> list[RoundEnding]:
         if self.phase not in ("collecting", "sharing", "masking") or device not in account.here(self.cohort):
@@ -190,6 +223,8 @@ class SecureFollowing(Following):
         elif self.phase == "masking" and not unmask:
             account.drop("masked", device)
             self.reported.pop(device, None)
+            if device in {dealer for _, dealer in account.unanswered}:
+                account.grant(event.at)
         return self._go_on(event, account)
 
     def _mark(self, device: str, kind: str) -> None:
@@ -214,8 +249,18 @@ class SecureFollowing(Following):
                 waited_for = account.here(account.order) - account.shared.keys()
                 return self._exchanged(event, account, account.shared, waited_for, "masking", time_is_up)
             case "masking":
-                waited_for = account.here(account.shared) - account.masked.keys() - account.complaints.keys()
-                return self._exchanged(event, account, account.masked, waited_for, "agreeing", time_is_up)
+                accused = account.accused
+                everybody = time_is_up and event.at < account.expires_at
+                self._put_out(account, accused if everybody else accused & account.withdrawn, event.at)
+                settled = {holder for holder, _ in account.lines} - account.disputing
+                waits = account.here(settled) - account.masked.keys()
+                if time_is_up and waits and account.settle_by > event.at:
+                    time_is_up = False
+                waited_for = account.here(account.shared) - (account.masked.keys() - account.accused)
+                ended = self._exchanged(event, account, account.masked, waited_for, "agreeing", time_is_up)
+                if self.phase == "masking" and account.lines and self.deadline is not None:
+                    self.set_deadline(max(self.deadline, account.settle_by))
+                return ended
             case "agreeing":
                 return self._agree(event, account, time_is_up)
             case "unmasking" if not account.opening:
@@ -258,7 +303,7 @@ class SecureFollowing(Following):
     def _agree(self, event: EventRow, account: SecureAccount, time_is_up: bool) -> list[RoundEnding]:
         waited_for = account.here(account.masked) - account.signed.keys()
         enough = len(account.signed) >= account.signers
-        if (enough and not account.lacks(account.signed, account.masked)) or time_is_up or not waited_for:
+        if (enough and not account.lacks(account.signed, account.shared)) or time_is_up or not waited_for:
             told = account.signed.keys() - account.lacks(account.signed, account.signed)  # who sees enough signatures
             if not enough or account.lacks(told, account.shared):
                 return self._abandon()
@@ -269,7 +314,8 @@ class SecureFollowing(Following):
 
     def _anew(self, event: EventRow, account: SecureAccount, silent: set[str] = frozenset()) -> list[RoundEnding]:  # type: ignore[assignment]
         """Another attempt, without those that failed; or none, where they are too few or the plan allows no more."""
-        account.excluded |= (silent | in_dispute(account.complaints)) - account.excluded
+        known = {(holder, dealer) for holder, dealers in self.disputes.items() for dealer in dealers}
+        account.excluded |= (silent | in_dispute(account.lines, known)) - account.excluded
         if account.attempt + 1 >= account.section["attempts"] or len(account.here(self.cohort)) < account.least:
             return self._abandon()
         self.secure = account.renewed()

@@ -3,10 +3,10 @@
 ::
 
     digests        the digests of its shares are not those of what it sealed: a holder complains
-    sealed         what it sealed does not open: a holder complains
+    sealed         what it sealed does not open: a holder complains, and it opens the right pair, another one or none
     polynomial     its shares and digests fit together, and are of another secret: it is proven at fault, and barred
     vector         it sends two masked vectors: the first one counts
-    accusation     it complains of an honest dealer: one word against another
+    accusation     it complains of an honest dealer, which opens that pair
     list           it signs another list of survivors than that of the round
     shares         it reveals bytes that are no shares
     forged list    the coordinator shows one device another list of survivors than the others
@@ -24,15 +24,16 @@ import numpy as np
 
 from client_sdk.device.actions import Send
 from client_sdk.identity import Signer
-from client_sdk.protocol.devices import Noted
 from client_sdk.protocol.names import Route
-from client_sdk.protocol.secure import Complaint, Octets, SecureSigned, Stage
+from client_sdk.protocol.secure import Octets, SecureSigned, Stage
+from client_sdk.secagg.errors import BadShare
 from client_sdk.secagg.lanes import lane_dtype, pack, unpack
 from client_sdk.secagg.masks import MaskedInput
 from client_sdk.secagg.roster import MaskingCohort
 from client_sdk.secagg.shamir import split
-from client_sdk.secagg.shares import Bundle
+from client_sdk.secagg.shares import SEALED_BYTES, Bundle, SharePair, seal_pair, unseal_pair
 from client_sdk.secagg.statement import signed
+from client_sdk.secagg.survivors import KIND as SURVIVORS_KIND
 from client_sdk.secagg.survivors import RevealedShares, Survivors
 from tests.explorer.request import SentRequest
 
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
     from tests.explorer.world import World
 
 LIES: dict[Stage, tuple[str, ...]] = {
-    "share": ("digests", "sealed"),
-    "mask": ("vector", "accusation"),
+    "share": ("digests",),
+    "mask": ("vector",),
     "survivors": ("list",),
     "unmask": ("shares",),
 }
@@ -53,6 +54,13 @@ class DishonestPart:
 
     def __init__(self, world: World, device: str, signer: Signer, also: Callable[[Send, bytes], None]) -> None:
         self._world, self._device, self._signer, self._also = world, device, signer, also
+        self._dealt: dict[tuple[bytes, int], SharePair] = {}
+        """(h, holder's place) -> the pair that it should have sealed."""
+        self._wronged: dict[bytes, int] = {}
+        """h -> the place of the holder that it deals garbage; -1: of none."""
+        self._accused: dict[bytes, int] = {}
+        """h -> the place of the dealer of which it complains without a reason; -1: of none."""
+        self._answers: dict[bytes, str] = {}
 
     def split(
         self, secret: bytes, holders: Sequence[int], threshold: int, entropy: Callable[[int], bytes]
@@ -64,27 +72,56 @@ class DishonestPart:
             secret = hashlib.sha256(secret).digest()
         return split(secret, holders, threshold, entropy)
 
+    def seal(self, agreed: bytes, h: bytes, dealer: tuple[int, str], holder: tuple[int, str], pair: SharePair) -> bytes:
+        """In place of ``seal_pair``: garbage for one holder, where the device lies."""
+        self._dealt[h, holder[0]] = pair
+        if self._lies_once(self._wronged, h, holder[0], "sealed"):
+            return bytes(SEALED_BYTES)
+        return seal_pair(agreed, h, dealer, holder, pair)
+
+    def unseal(
+        self, agreed: bytes, h: bytes, dealer: tuple[int, str], holder: tuple[int, str], sealed: bytes
+    ) -> SharePair:
+        """In place of ``unseal_pair``: it does not open what an honest dealer sealed, where the device lies. Of its own
+        row, of which it is accused, it says what it likes."""
+        if dealer[1] != self._device:
+            if self._lies_once(self._accused, h, dealer[0], "accusation"):
+                self._world.vectors.accusers.add(self._device)
+                raise BadShare("it says so")
+            return unseal_pair(agreed, h, dealer, holder, sealed)
+        answer = self._answers.setdefault(h, self._world.chance.pick("answer", ("right", "wrong", "none")))
+        pair = self._dealt.get((h, holder[0]))
+        if answer == "none" or pair is None:
+            raise BadShare("it has no answer")
+        return pair if answer == "right" else SharePair(pair.mask_key, pair.self_mask)
+
+    def _lies_once(self, lied: dict[bytes, int], h: bytes, peer: int, lie: str) -> bool:
+        """Whether it lies about this peer: decided at the first one of an attempt, and the same after a restart."""
+        if h not in lied:
+            strikes = not self._world.shape.proven_liar and self._world.strikes(LIE, f"{self._device} {lie}")
+            lied[h] = peer if strikes else -1
+            if strikes:
+                self._world.log(f"{self._device} lies: {lie}")
+        return lied[h] == peer
+
     def altered(self, send: Send, stage: Stage, cohort: MaskingCohort, survivors: bytes) -> Send:
         """The message that the device sends instead of this one."""
         world = self._world
+        if stage == "open" and self._answers.get(cohort.h) == "wrong" and isinstance(send.message, SecureSigned):
+            said = (send.octets or b"") + bytes.fromhex(send.message.signature)
+            world.vectors.wrong_pairs.add(hashlib.sha256(said).hexdigest())
         if stage not in LIES or world.shape.proven_liar or not world.strikes(LIE, f"{self._device} {stage}"):
             return send
         lie, place = world.chance.pick(f"lie {stage}", LIES[stage]), cohort.place_of(self._device)
         world.log(f"{self._device} lies: {lie}")
         octets = send.octets or b""
         match lie:
-            case "digests" | "sealed":
-                return self._signed(send, cohort, stage, _spoiled(Bundle.parse(octets, cohort.n), lie).encoded)
+            case "digests":
+                return self._signed(send, cohort, stage, _spoiled(Bundle.parse(octets, cohort.n)).encoded)
             case "vector":
                 other = self._other_vector(octets, cohort)
-                said = MaskedInput.of(place, cohort.header.lanes, cohort.roster.lane_bits, other)
-                self._also(self._signed(send, cohort, stage, said.encoded, other), other)
-            case "accusation":
-                dealers = tuple(cohort.device(peer) for peer in range(cohort.n) if peer != place)
-                path = {name: send.path[name] for name in ("run", "round", "attempt")}
-                message = Complaint(dealers=(world.chance.pick("accused", dealers),))
-                post = Send(method="POST", route=Route.SECURE_COMPLAINT, answers=(Noted,), path=path, message=message)
-                self._also(post, b"")
+                described = MaskedInput.of(place, cohort.header.lanes, cohort.roster.lane_bits, other)
+                self._also(self._signed(send, cohort, stage, described.encoded, other), other)
             case "list":
                 return self._signed(send, cohort, stage, another_list(octets, cohort.n, place))
             case _:
@@ -126,7 +163,7 @@ def forged(world: World, request: SentRequest, answer: Octets) -> Octets:
     send = request.send
     if not isinstance(send, Send) or send.route is not Route.SECURE_ANSWER or send.path["stage"] != "mask":
         return answer
-    if not answer.content or not world.strikes("forged-list", request.holder.id):
+    if answer.content[:1] != bytes([SURVIVORS_KIND]) or not world.strikes("forged-list", request.holder.id):
         return answer
     world.vectors.deceived.add(request.holder.id)
     world.log(f"{request.holder.id} is shown another list of survivors")
@@ -140,11 +177,8 @@ def another_list(encoded: bytes, n: int, place: int = -1) -> bytes:
     return Survivors(tuple(one for one in places if one != gone)).encoded if len(places) > 1 else encoded
 
 
-def _spoiled(bundle: Bundle, lie: str) -> Bundle:
-    """The bundle with one wrong row."""
+def _spoiled(bundle: Bundle) -> Bundle:
+    """The bundle with wrong digests in one row."""
     (place, sealed, digests), *rest = bundle.rows
-    if lie == "digests":
-        digests = bytes([digests[0] ^ 1]) + digests[1:]
-    else:
-        sealed = bytes([sealed[0] ^ 1]) + sealed[1:]
+    digests = bytes([digests[0] ^ 1]) + digests[1:]
     return Bundle(bundle.owner, ((place, sealed, digests), *rest), bundle.own)

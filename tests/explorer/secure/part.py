@@ -15,6 +15,7 @@ from client_sdk.device.storage import MemoryStorage
 from client_sdk.identity import Signer
 from client_sdk.protocol.devices import Assignment, CheckIn, Policy
 from client_sdk.secagg.actions import Primitives
+from client_sdk.secagg.complaints import Complaint, OpenedPairs
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.masks import Masker
 from client_sdk.secagg.memory import Live, Memory
@@ -57,7 +58,11 @@ class SecurePart:
     @property
     def primitives(self) -> Primitives:
         """Of this device: a dishonest one may split another secret than its own."""
-        return Primitives(masker=_masker) if self.is_honest else Primitives(masker=_masker, split=self.lies.split)
+        return (
+            Primitives(masker=_masker)
+            if self.is_honest
+            else Primitives(masker=_masker, split=self.lies.split, seal=self.lies.seal, unseal=self.lies.unseal)
+        )
 
     def offer(self, plain: CheckIn, memory: Memory) -> CheckIn:
         """What the device offers: secure rounds of small cohorts, and no plain ones of a learner that has had any."""
@@ -102,7 +107,7 @@ class SecurePart:
         """What the device sends for this message of a secure round: the same, unless it lies. An honest device signs
         one list on a checkpoint, for ever, and reveals one kind of share of each dealer."""
         stage, live = str(send.path.get("stage", "")), self._live(send, memory)
-        if live is None or stage == "advertise" or (self.is_honest and stage not in ("survivors", "unmask")):
+        if live is None or stage == "advertise" or (self.is_honest and stage in ("share", "mask")):
             return send
         header = AttemptHeader.parse(live.header)
         cohort = rejoin(header, Roster.parse(live.roster))
@@ -124,7 +129,21 @@ class SecurePart:
     def _tensors_of(live: Live, memory: Memory) -> bytes:
         return next(tensors for tensors, one in memory.live.items() if one is live)
 
+    def _disputes(self, send: Send, stage: str, cohort: MaskingCohort) -> None:
+        """An honest device complains only of a liar, and opens its pair only for a liar, which has it."""
+        octets, dishonest = send.octets or b"", self._world.dishonest
+        if stage == "open":
+            others, why = list(OpenedPairs.parse(octets, cohort.n).pairs), "opens a pair of shares for"
+        else:
+            others, why = [dealer for dealer, _ in Complaint.parse(octets, cohort.n).rows], "complains of"
+        for name in map(cohort.device, others):
+            if name not in dishonest or (stage == "open" and name not in self._world.vectors.accusers):
+                raise Broken("unmasked", f"{self._id} {why} {name}, which does not lie, in {send.path}")
+
     def _signs(self, send: Send, stage: str, cohort: MaskingCohort, survivors: bytes, model: bytes) -> None:
+        if stage in ("complain", "open"):
+            self._disputes(send, stage, cohort)
+            return
         mine = self._world.vectors.signed.setdefault((self._id, model), Signatures())
         octets = send.octets or b""
         if stage == "survivors":

@@ -64,6 +64,10 @@ class Vectors:
         """What must be stored nowhere -> whose it is."""
         self.liars: set[str] = set()
         """Devices that have dealt shares of another secret: nobody else is barred."""
+        self.accusers: set[str] = set()
+        """Devices that have complained of an honest dealer."""
+        self.wrong_pairs: set[str] = set()
+        """Digests of messages that open another pair than was dealt."""
         self.deceived: set[str] = set()
         """Devices that were shown another list than the others: what they sign is refused."""
         self.stored: list[str] = []
