@@ -150,7 +150,9 @@ def _document(plan: Plan, cost: RoundCost | None, unknown: str) -> dict[str, Any
         "buffered": None
         if plan.buffered is None
         else {"concurrency": plan.places, "staleness_64ths": list(plan.buffered.in_parts)},
-        "secure": None if secure is None else {"reserve": secure.reserved(cohort), "quiet_s": secure.quiet},
+        "secure": None
+        if secure is None
+        else {"reserve": secure.reserved(cohort), "margin": secure.first_margin(cohort), "quiet_s": secure.quiet},
         "rounds": plan.finish.rounds,
         "round": None if cost is None else asdict(cost),
         "unknown": unknown,
@@ -180,6 +182,11 @@ def _lines(plan: Plan, cost: RoundCost | None, unknown: str) -> list[str]:
         most, reserve = plan.secure.most_advertisers(cohort), plan.secure.reserved(cohort)
         goes_on = f"an exchange with enough of them goes on after {time_text(plan.secure.quiet)} without a message"
         lines.append(f"secure:       closes at {most} devices with keys, a reserve of {reserve}; {goes_on}")
+        signers, margin = plan.secure.rule.parameters(most).signers, plan.secure.first_margin(cohort)
+        lines.append(
+            f"margin:       of {most} devices {signers} sign the list of survivors, which is shown when "
+            f"{signers + margin} have masked: {margin} of them may vanish before the sum"
+        )
         lines.append(f"a sum:        {STILL_READ}")
         lines += [f"sizes:        {said}" for said in plan.secure.said_of_sizes(plan)]
     if cost is None:

@@ -244,6 +244,10 @@ class RunState:
     disputes: Annotated[Disputes, Field(exclude_if=not_)] = field(default_factory=dict)
     """Who has complained of whose shares in the last secure rounds, and when: of two devices nobody knows which one
     lied, and a device that is in dispute with several others is the likely one."""
+    lists_lost: tuple[int, ...] = ()
+    """Of the last survivor lists: how many thousandths of the devices on them vanished before the sum."""
+    margin_missed: int = 0
+    """Attempts that failed for want of the list's margin, since a list had the whole of it."""
     exhausted: str = ""
     """Why the run cannot go on from this checkpoint with the devices it has: too many are spent or have declined.
     Empty: it can."""

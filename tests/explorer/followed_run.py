@@ -175,6 +175,10 @@ class FollowedRun:
     """Device -> dealer of whose shares it has complained -> the last round in which it did."""
     left_out: set[str] = field(default_factory=set)
     """Who could not be drawn at the last draw."""
+    lists_lost: list[int] = field(default_factory=list)
+    """Of each list that was shown: how many thousandths of its devices vanished."""
+    short: int = 0
+    """Attempts that failed for want of the margin, since a list had it."""
     recoveries: int = 0
     """How often replicas that started gave time back."""
     exhausted: bool = False

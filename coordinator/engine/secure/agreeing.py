@@ -16,6 +16,7 @@ from coordinator.engine import events as ev
 from coordinator.engine.phases.lifecycle import abandon
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step
+from coordinator.engine.secure import margin
 from coordinator.engine.secure.attempts import awaited, count_awaited, enter, exchange_deadline, route, under_way
 from coordinator.engine.secure.holders import lacking
 from coordinator.engine.secure.marks import with_spent
@@ -28,6 +29,7 @@ def begin(state: RunState, at: float) -> Step:
     """Fixes the list, and releases the devices that are not on it."""
     state = enter(state, "agreeing", at, exchange_deadline(state, at))
     secure, _ = under_way(state)
+    state = margin.shown(state, secure)
     others = tuple(sorted(set(state.current.members) - secure.masked.keys()))
     free = [fx.Release(round=state.round_number, devices=others)] if others else []
     return state, [*free, record(state, "open"), route(state, secure.masked)]
@@ -77,6 +79,7 @@ def _too_few_signed(state: RunState, at: float) -> Step:
         reason = (
             f"{len(secure.signed)} of {len(secure.masked)} survivors signed the list, too few of them near one device"
         )
+    state = margin.ended(state, secure, len(secure.masked.keys() - secure.signed.keys()))
     return abandon(state, at, reason)
 
 

@@ -17,6 +17,7 @@ from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step
 from coordinator.engine.secure.disputes import at_fault
 from coordinator.engine.secure.holders import enough, needed
+from coordinator.engine.secure.margin import short
 from coordinator.engine.secure.plan import Secure
 from coordinator.engine.secure.progress import given_up
 from coordinator.engine.secure.state import SecureRound
@@ -150,9 +151,11 @@ def close_or_wait(
     answered: Set[str],
     following: Callable[[RunState, float], Step],
     time_is_up: bool,
+    least: int = 0,
 ) -> Step:
     """Ends an exchange before the list is fixed, or goes on waiting. It ends when nobody is silent, when too few could
-    still come, or when the time is up: the ``following`` one begins where enough came, else a new attempt.
+    still come, or when the time is up: the ``following`` one begins where enough came, and at ``least`` so many, else a
+    new attempt.
 
     ``did``: what the exchange is for, for people; ``came``: who has done it, ``of`` whom; ``answered``: they, and who
     has reported that it cannot. The others may still do it, where they are present."""
@@ -160,7 +163,8 @@ def close_or_wait(
     if at >= secure.expires_at:
         return fresh(state, at, f"attempt {state.current.attempt} expired before all had {did}")
     quorum, have = state.plan.cohort.quorum_count, len(came)
-    wanted, complete = needed(quorum, secure), enough(quorum, secure, came, secure.shared)
+    wanted, complete = max(least, needed(quorum, secure)), enough(quorum, secure, came, secure.shared)
+    without_margin, complete = complete and have < least, complete and have >= least
     if not time_is_up:
         left = count_awaited(state, of, answered, most=max(1, wanted - have))
         if left and have + left >= wanted:
@@ -168,5 +172,7 @@ def close_or_wait(
     if complete:
         return following(state, at)
     lack = f"; it takes {wanted}" if have < wanted else ", too few of them share holders of one device"
+    if without_margin:
+        state, lack = short(state), f"; {secure.signers} must sign the list, and {secure.margin} more may vanish before"
     reason = f"{have} of {len(of)} devices {did} in attempt {state.current.attempt}{lack}"
     return fresh(state, at, reason, awaited(state, of, answered) if time_is_up else ())

@@ -43,6 +43,8 @@ EXCHANGES = 4
 
 
 _MILLION = 1_000_000
+LEAST_MARGIN = 50
+"""Of a roster, in thousandths."""
 Q_MOST = 24
 FEWEST_BITS = 5.25
 """With fewer bits of a value in the mean, by a weight cap far above what devices weigh, no run begins: with the default
@@ -101,6 +103,11 @@ class Secure(Section):
     """Devices above ``cohort.goal`` that still come into the roster, so that some may vanish. None: a twentieth of the
     goal, at least one, but no more than half of those that ``cohort.select`` has above the goal, so that a round need
     not wait for all of them, and no more than the profile's largest roster allows."""
+    margin: int | None = Field(default=None, ge=0, le=LARGEST, exclude_if=_unsaid)
+    """Devices that may vanish between the list of survivors and the sum: the list is shown only when so many more have
+    masked than must sign it; else a fresh attempt begins, without a signature. None: what the last five lists lost, at
+    least 5 % and one device. Never above half of those that need not sign (a third of the roster, in *fast* rounds
+    ``drop``), and half as much after each attempt that failed for want of it."""
     exchange_s: float = Field(default=60.0, gt=0, le=86_400, allow_inf_nan=False)
     """Seconds that each exchange lasts at most, from its beginning. Devices advertise again no sooner than
     10 s after the last time, by their policy."""
@@ -194,6 +201,17 @@ class Secure(Section):
     def most_advertisers(self, cohort: Cohort) -> int:
         """The largest roster: it is closed as soon as this many have advertised."""
         return cohort.goal + self.reserved(cohort)
+
+    def margin_of(self, n: int, signers: int, share: int = LEAST_MARGIN) -> int:
+        """How many devices ``margin`` is, in a roster of ``n`` of whom ``signers`` must sign. ``share``: thousandths of
+        the roster, where the plan does not say it."""
+        wanted = max(1, -(-n * share // 1000)) if self.margin is None else self.margin
+        return min(wanted, (n - signers) // 2)
+
+    def first_margin(self, cohort: Cohort) -> int:
+        """That of a run's first list, where the roster is the largest one."""
+        most = self.most_advertisers(cohort)
+        return self.margin_of(most, self.rule.parameters(most).signers)
 
     @property
     def quiet(self) -> float:

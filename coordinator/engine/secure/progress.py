@@ -47,7 +47,8 @@ def _exchanges(current: Round, secure: SecureRound, plan: Secure, cohort: Cohort
     sent: list[Mapping[str, str]] = [getattr(secure, name) for name in _SENT]
     expected: list[Sized] = [current.members, secure.order, *sent[1:-1]]
     enough = needed(cohort.quorum_count, secure)
-    least = [plan.fewest_advertisers(cohort), enough, enough, secure.signers, secure.threshold]
+    listed = max(enough, secure.signers + secure.margin)
+    least = [plan.fewest_advertisers(cohort), enough, listed, secure.signers, secure.threshold]
     begins = [secure.began.get(phase) for phase in _PHASES]
     return tuple(
         ExchangeView(

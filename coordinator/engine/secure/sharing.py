@@ -27,6 +27,7 @@ from coordinator.engine.secure.attempts import (
     under_way,
     with_secure,
 )
+from coordinator.engine.secure.margin import margin
 from coordinator.engine.secure.masking import begin as begin_masking
 from coordinator.engine.secure.messages import accepted, answered, with_message, wrong_phase
 from coordinator.engine.state import RunState
@@ -75,6 +76,7 @@ def rostered(state: RunState, event: ev.Rostered) -> Step:
         threshold=event.threshold,
         signers=event.signers,
         fewest=event.fewest,
+        margin=margin(state, len(event.order), event.signers),
         ring=event.ring,
         neighbours=event.neighbours,
     )

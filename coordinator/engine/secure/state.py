@@ -41,6 +41,8 @@ class SecureRound:
     """How many must have signed a survivor list before anything is revealed under it."""
     fewest: int = 0
     """The shortest survivor list that a device signs."""
+    margin: int = 0
+    """How many more than those must have masked before the list is shown."""
     ring: tuple[int, ...] = ()
     """Places around the ring; empty: a complete graph."""
     neighbours: int = 0

@@ -16,11 +16,13 @@ from coordinator.engine.kinds import kind_of
 from coordinator.engine.phases.lifecycle import abandon
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, refuse
+from coordinator.engine.secure import margin
 from coordinator.engine.secure.attempts import (
     awaited,
     count_awaited,
     enter,
     exchange_deadline,
+    present,
     route,
     under_way,
     with_deadline,
@@ -74,6 +76,8 @@ def opened(state: RunState, event: ev.Opened) -> Step:
         return refuse(state, *against)
     if not secure.opening:
         return refuse(state, "stale", f"no opening of round {event.round} is under way")
+    lost = len(secure.masked.keys() - secure.revealed.keys() - set(present(state, secure.masked)))
+    state = margin.ended(state, secure, lost)
     state = with_secure(state, replace(secure, opening=False, sum=event.digest, weight=event.weight))
     state = enter(state, "committing", event.at, None)
     return state, [fx.Release(round=state.round_number, devices=None), record(state, "open"), commit_sum_action(state)]
@@ -125,5 +129,6 @@ def _may_reveal(state: RunState) -> bool:
 def _too_few_revealed(state: RunState, at: float) -> Step:
     secure, _ = under_way(state)
     short = lacking(secure, secure.revealed, secure.shared)
+    state = margin.ended(state, secure, len(secure.masked.keys() - secure.revealed.keys()))
     reason = f"{len(secure.revealed)} of {len(secure.masked)} survivors revealed their shares"
     return abandon(state, at, f"{reason}: {len(short)} secrets lack shares")

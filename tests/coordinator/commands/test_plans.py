@@ -71,7 +71,10 @@ def test_check_says_what_a_secure_plan_leaves_open(plan: Path, capsys: pytest.Ca
         "--set", "secure.reserve=3", "--set", "secure.quiet_s=4"
     )
     assert quorate("plan", "check", str(plan), *cohort, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["secure"] == {"reserve": 12, "quiet_s": 15.0}
+    assert json.loads(capsys.readouterr().out)["secure"] == {"reserve": 12, "margin": 14, "quiet_s": 15.0}
+    shown = "of 268 devices 179 sign the list of survivors, which is shown when 193 have masked: 14 of them may vanish"
+    assert shown in checked()
+    assert "shown when 185 have masked" in checked("--set", "secure.margin=6")
     assert f"a sum: {STILL_READ}" in checked()
     init, adam = ("--init", str(plan.with_name("model.safetensors"))), "aggregation.server_optimizer='fedadam'"
     assert "a step:" not in checked(*init)

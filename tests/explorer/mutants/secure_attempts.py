@@ -11,6 +11,7 @@ from coordinator.engine.phases import lifecycle
 from coordinator.engine.secure import attempts, masking, messages, sharing, unmasking
 from coordinator.engine.secure import events as ev
 from coordinator.engine.secure.marks import with_barred
+from coordinator.engine.secure.plan import Secure
 from coordinator.runtime import actions, fleet
 from coordinator.runtime.timekeeping import Timekeeping
 from coordinator.secure import performing
@@ -94,6 +95,18 @@ def _time_given_back_for_nothing() -> Patches:
         return tick(self)
 
     return [(Timekeeping, "tick", generous)]
+
+
+@mutant("list-without-margin", "deadline", "log", "late-report", focus=("secure-vanish", "masking"), **VANISHING)
+def _list_without_margin() -> Patches:
+    """A list is shown that fails with the first device that vanishes."""
+    return [(sharing, "margin", lambda state, n, signers: 0)]
+
+
+@mutant("margin-of-more-than-half", "deadline", "log", "late-report", focus=("secure-vanish", "masking"), **VANISHING)
+def _margin_of_more_than_half() -> Patches:
+    """A list of few devices has a margin that they cannot have, so it is never shown."""
+    return [(Secure, "margin_of", lambda self, n, signers, share=0: 1 if self.margin is None else self.margin)]
 
 
 @mutant("too-few-shared", "log", "deadline", focus=("secure-vanish", "sharing"), **VANISHING)

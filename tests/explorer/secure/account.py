@@ -41,6 +41,8 @@ class SecureAccount:
     """The shortest survivor list that a device signs."""
     order: list[str] = field(default_factory=list)
     """Devices by place in the roster."""
+    margin: int = 0
+    """How many more than must sign are on a list."""
     ring: list[str] = field(default_factory=list)
     """The devices around the ring, each of which has the ``neighbours`` nearest; empty in a complete graph."""
     neighbours: int = 0

@@ -128,7 +128,20 @@ class SecureFollowing(Following):
         account.roster, account.order, account.neighbours = body["digest"], order, wanted.neighbours
         account.ring = [order[place] for place in places]
         account.threshold, account.signers, account.fewest = body["threshold"], body["signers"], body["fewest"]
+        account.margin = self._margin(account) // 2**self.short
         self._enter("sharing", event.at)
+
+    def _margin(self, account: SecureAccount) -> int:
+        """What a list of the roster has above its signatures, where none was short of it."""
+        n, named = len(account.order), account.section.get("margin")
+        share = max([50, *self.lists_lost[-5:]])
+        return min(max(1, -(-n * share // 1000)) if named is None else int(named), (n - account.signers) // 2)
+
+    def _listed(self, account: SecureAccount, came: dict[str, str], gone: set[str] | None = None) -> None:
+        """A list is over: those that have not come have vanished; ``gone``: of a sum that was opened, these alone."""
+        lost = account.masked.keys() - came.keys()
+        lost &= lost if gone is None else gone
+        self.lists_lost.append(-(-1000 * len(lost) // len(account.masked)))
 
     # ------------------------------------------------------------ the messages of devices
 
@@ -268,6 +281,7 @@ class SecureFollowing(Following):
                 if not account.lacks(account.revealed, account.shared):
                     account.opening = True
                 elif time_is_up or not waited_for:
+                    self._listed(account, account.revealed)
                     return self._abandon()
             case "unmasking" if time_is_up:
                 self.set_deadline(None)
@@ -286,18 +300,21 @@ class SecureFollowing(Following):
     ) -> list[RoundEnding]:
         if event.at >= account.expires_at:
             return self._anew(event, account)
-        if waited_for and not time_is_up and len(have) + len(waited_for) >= account.needed:
-            if account.enough(have):
+        least = account.signers + account.margin if following == "agreeing" else 0
+        if waited_for and not time_is_up and len(have) + len(waited_for) >= max(least, account.needed):
+            if account.enough(have) and len(have) >= least:
                 exchange_s = account.section["exchange_s"]
                 quiet_s = account.section.get("quiet_s") or exchange_s / 4
                 since = max(account.began, account.recovered_at)
                 self.set_deadline(min(event.at + quiet_s, since + exchange_s, account.expires_at))
             return []
-        if account.roster and account.enough(have):
+        if account.roster and account.enough(have) and len(have) >= least:
             self._enter(following, event.at)
             if following == "agreeing":
                 account.claimed &= set(have)
+                self.short = 0 if len(have) >= account.signers + self._margin(account) else self.short
             return []
+        self.short += account.roster != "" and account.enough(have)
         return self._anew(event, account, waited_for if time_is_up and account.roster else set())
 
     def _agree(self, event: EventRow, account: SecureAccount, time_is_up: bool) -> list[RoundEnding]:
@@ -306,9 +323,11 @@ class SecureFollowing(Following):
         if (enough and not account.lacks(account.signed, account.shared)) or time_is_up or not waited_for:
             told = account.signed.keys() - account.lacks(account.signed, account.signed)  # who sees enough signatures
             if not enough or account.lacks(told, account.shared):
+                self._listed(account, account.signed)
                 return self._abandon()
             self._enter("unmasking", event.at)
         elif len(account.signed) + len(waited_for) < account.signers:
+            self._listed(account, account.signed)
             return self._abandon()
         return []
 
@@ -339,6 +358,7 @@ class SecureFollowing(Following):
             for device in body["lost"]:
                 self.barred[device] = self.round + account.section.get("barred_rounds", BARRED_ROUNDS) + 1
             return self._abandon()
+        self._listed(account, account.revealed, account.withdrawn | account.excluded)
         account.opening, account.sum, account.weight = False, body["digest"], body["weight"]
         account.claimed = set()
         self.phase = "committing"

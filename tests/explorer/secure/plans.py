@@ -35,6 +35,7 @@ def secured(chance: Chance, plan: dict[str, Any], devices: int, *, fast: bool = 
     smallest = max(smallest, SMALLEST_RING - 1) if fast else smallest
     old, cap = plan["aggregation"], chance.pick("secure cap", (3, 50))
     collect_s, exchange_s = chance.pick("secure collect_s", (30.0, 45.0)), chance.pick("exchange_s", (14.0, EXCHANGE_S))
+    margin = chance.pick("margin", (None, None, None, 0, 2))
     select = min(devices, most + chance.below("secure spare", 2))
     return {
         **{section: fields for section, fields in plan.items() if section != "strategy"},
@@ -65,6 +66,7 @@ def secured(chance: Chance, plan: dict[str, Any], devices: int, *, fast: bool = 
             "max_abs": chance.pick("max_abs", (0.5, 1.0)),
             "minimum_cohort": smallest,
             "reserve": most - goal,
+            **({} if margin is None else {"margin": margin}),
             "exchange_s": exchange_s,
             "attempts": chance.pick("attempts", (1, 2, 3, 3)),
             "expires_s": collect_s + exchange_s * chance.pick("expires", (4, 4, 40)),
