@@ -22,7 +22,7 @@ from coordinator.engine import events as ev
 from coordinator.engine.secure.state import SecureRound
 from coordinator.secure.attempt import Attempts
 from coordinator.secure.blob_formats import message_bytes, sum_of
-from coordinator.secure.performing import SecureWork
+from coordinator.secure.performing import SecureWork, numbers_of
 
 
 class Server:
@@ -43,7 +43,8 @@ class Server:
         secure = SecureRound(
             header=crowd.header.encoded.hex(),
             roster=self.blobs.put(crowd.cohort.roster.encoded),
-            order=order,
+            groups=(numbers_of(crowd.cohort),),
+            opening=True,
             shared=dict.fromkeys(order, ""),
             masked=masked,
             revealed=revealed,
@@ -55,7 +56,7 @@ class Server:
         self.recent: Any = self.state
         self.events: list[ev.Event | None] = []
         attempts = Attempts(self.blobs, self.short_messages)
-        attempts.cache(secure.header, secure.roster, crowd.cohort)
+        attempts.cache(secure.header, secure.roster, [crowd.cohort])
         unused: Any = None
         self._work = SecureWork(self, self.blobs, unused, unused, attempts, workers)
 

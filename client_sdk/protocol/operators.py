@@ -330,6 +330,11 @@ class SecureView(Message):
     """Shares that rebuild a secret."""
     signers: int = 0
     """Signatures under the list of survivors without which no device reveals anything."""
+    groups: int = Field(default=1, exclude_if=lambda groups: groups == 1)
+    """Groups of the roster, each with a sum of its own; ``threshold`` and ``signers`` are of the largest. Not sent
+    if 1."""
+    fallen: int = Field(default=0, exclude_if=lambda fallen: not fallen)
+    """Groups that the round went on without. Not sent if 0."""
     excluded: int = 0
     """Devices that the round went on without, since they were at fault or silent."""
     opened: bool = False

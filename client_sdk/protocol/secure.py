@@ -47,12 +47,12 @@ class SecureBounds(Message):
     plan and every header against it (``secagg.consent``), whatever the coordinator selects."""
 
     smallest_cohort: int = Field(default=64, ge=2)
-    """Smallest cohort accepted: the devices among which this one is anonymous, in the roster and among the
-    survivors."""
+    """Smallest cohort accepted: the devices among which this one is anonymous, in its group of the roster and among the
+    group's survivors."""
     most_colluding: int | None = Field(default=None, ge=1)
-    """Number of devices of the whole fleet that may collude with the coordinator: rosters that withstand fewer are
-    refused. A malicious coordinator chooses the size of a roster, down to the plan's minimum: *strict* withstands 101
-    of 300, and 21 of 64. None: as many as rosters of the plan's sizes withstand."""
+    """Number of devices of the whole fleet that may collude with the coordinator: a group of a roster that withstands
+    fewer is refused. A malicious coordinator chooses the size of a roster, down to the plan's minimum: *strict*
+    withstands 101 of 300, and 21 of 64. None: as many as groups of the plan's sizes withstand."""
     largest_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """The widest L2 clip accepted. None: any."""
     smallest_norm: float = Field(default=0.1, ge=0, allow_inf_nan=False)
@@ -143,7 +143,9 @@ class SecureTask(Message):
     eta: int = 0
     """Bits of correctness, of *fast*; 0 in *strict*."""
     minimum_cohort: int
-    """Fewest devices of a roster and of a sum."""
+    """Fewest devices of a group and of its sum."""
+    groups: int = Field(default=1, exclude_if=lambda groups: groups == 1)
+    """Into how many groups each roster is divided, each with a sum of its own. Not sent if 1."""
     statistics: tuple[float, ...] = Field(default=(), exclude_if=not_)
     """The range of each statistic of the model, in the order of their names. Not sent if empty."""
     move: float | None = Field(default=None, ge=0, allow_inf_nan=False, exclude_if=_unsaid)

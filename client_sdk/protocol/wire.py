@@ -167,6 +167,11 @@ class CanonicalReader:
         raise self.error(f"{self.what}: {reason}")
 
     @property
+    def left(self) -> int:
+        """How many bytes are not read yet."""
+        return len(self._data) - self._at
+
+    @property
     def at_end(self) -> bool:
         """Whether no byte remains."""
         return self._at == len(self._data)

@@ -6,7 +6,7 @@ No plan and no field of a message can weaken these checks. There are four, each 
 - ``require_agreed``: does the header have the round, plan and terms that the device agreed to? Whenever an attempt
   begins or continues.
 - ``require_consent``: may the device advertise for a new attempt under this header now?
-- ``require_withstood``: is the roster large enough against the devices that may collude?
+- ``require_withstood``: is each group of the roster large enough against the devices that may collude?
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class SecurePolicy(SecureBounds):
     rekey_pause_s: float = 10.0
     """Seconds between two advertisements on one checkpoint, at least."""
     most_fast_tries: int = 8
-    """Most advertisements on one checkpoint in *fast* rounds: each gives the coordinator a new nonce with which it can
-    try memberships."""
+    """Most advertisements on one checkpoint in *fast* rounds, and in rounds with several groups: each gives the
+    coordinator a new nonce with which it can try memberships."""
     shortest_round_s: float = 10.0
     """By this device's clock, a run's model moves on by one round in so many seconds at most. Nothing in a plan says
     how short a round is: this is what a device waits between two advertisements."""
@@ -199,7 +199,7 @@ def require_consent(
     tries = memory.advertisements.get(expected.tensors)
     if tries is None:
         return listed
-    if header.rule.profile == "fast" and tries.count >= policy.most_fast_tries:
+    if (header.rule.profile == "fast" or header.groups > 1) and tries.count >= policy.most_fast_tries:
         raise Refusal(
             f"This device advertised {tries.count} times on this checkpoint, the most that it does.", final=True
         )
@@ -224,7 +224,7 @@ def _named_list(header: AttemptHeader, listed: RevocationList | None, memory: Me
 
 
 def withstood(rule: GraphRule, n: int) -> int:
-    """How many colluding devices a roster of ``n`` withstands. In *strict*, C of them can make two lists with t
+    """How many colluding devices a group of ``n`` withstands. In *strict*, C of them can make two lists with t
     signatures each, or rebuild both secrets of one device, only where 2t <= n + C; *fast* states its fraction."""
     if rule.profile == "strict":
         return 2 * rule.parameters(n).threshold - n - 1
@@ -232,11 +232,11 @@ def withstood(rule: GraphRule, n: int) -> int:
 
 
 def require_withstood(rule: GraphRule, n: int, policy: SecurePolicy) -> None:
-    """Raise Refusal where a roster of ``n`` withstands fewer colluding devices than the owner requires."""
+    """Raise Refusal where a group of ``n`` withstands fewer colluding devices than the owner requires."""
     if policy.most_colluding is not None and withstood(rule, n) < policy.most_colluding:
         raise Refusal(
             f"This device wants secrecy against {policy.most_colluding} colluding devices; "
-            f"a roster of {n} withstands {withstood(rule, n)}."
+            f"a group of {n} withstands {withstood(rule, n)}."
         )
 
 

@@ -232,7 +232,7 @@ class _Attempt:
             signature = sign_advertisement(shown, self.header.digest, self.me.signer)
             roster = yield from self._transmit("advertise", shown.encoded, signature, live.certificate)
             cohort = self._joined(live, self.me.primitives.roster(roster))
-            live = yield from self._share(live, cohort)
+            live = yield from self._share(live, cohort, roster)
         else:
             cohort = self._rejoined(live)
         place = cohort.place_of(self.me.device)
@@ -274,7 +274,7 @@ class _Attempt:
 
     def _joined(self, live: Live, roster: Roster) -> MaskingCohort:
         """The cohort of a roster that is new to this device: each entry is checked, by the list of the header."""
-        require_withstood(self.header.rule, len(roster), self.me.policy)
+        require_withstood(self.header.rule, len(roster) // self.header.groups, self.me.policy)
         listed = RevocationList.parse(live.revocations)
         vouched = vouched_by_list(self.me.authority, listed, self.at)
         cohort = self.me.primitives.join(self.header, roster, vouched, self.me.device)
@@ -284,8 +284,8 @@ class _Attempt:
     def _rejoined(self, live: Live) -> MaskingCohort:
         """The cohort of the roster that this device has accepted before: whom the authority revokes later stays in."""
         roster = Roster.parse(live.roster)
-        require_withstood(self.header.rule, len(roster), self.me.policy)
-        cohort = rejoin(self.header, roster)
+        require_withstood(self.header.rule, len(roster) // self.header.groups, self.me.policy)
+        cohort = rejoin(self.header, roster, near=self.me.device)
         self._require_own(live, cohort)
         return cohort
 
@@ -297,10 +297,10 @@ class _Attempt:
         if cohort.identities[place] != self.me.signer.public_hex:
             raise BadMessage("the roster shows another identity under this device's id")
 
-    def _share(self, live: Live, cohort: MaskingCohort) -> Steps[Live]:
+    def _share(self, live: Live, cohort: MaskingCohort, roster: bytes) -> Steps[Live]:
         """Split both secrets and seal the shares for the holders. From now on this advertisement has this roster."""
         bundle, own = deal(cohort, cohort.place_of(self.me.device), _own(live), self.me.primitives)
-        moved = live.shared(roster=cohort.roster.encoded, bundle=bundle.encoded, held=own)
+        moved = live.shared(roster=roster, bundle=bundle.encoded, held=own)
         return (yield from self._move(live, moved))
 
     def _mask(self, live: Live, cohort: MaskingCohort, place: int, delivered: Bundle) -> Steps[Live]:

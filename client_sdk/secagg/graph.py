@@ -61,13 +61,20 @@ class MaskGraph:
         return tuple(range(self.n)) if self._order is None else self.neighbours(device)
 
 
-def ring_order(nonces: Sequence[bytes]) -> list[int]:
+def groups_of(nonces: Sequence[bytes], groups: int) -> tuple[tuple[int, ...], ...]:
+    """The places of each group's devices, ascending: a uniformly random division of all, computed from all nonces, as
+    even as can be. The order of ``ring_order``, for another purpose, is dealt out in turn."""
+    order = list(range(len(nonces))) if groups == 1 else ring_order(nonces, b"groups")
+    return tuple(tuple(sorted(order[group::groups])) for group in range(groups))
+
+
+def ring_order(nonces: Sequence[bytes], purpose: bytes = b"ring") -> list[int]:
     """A uniformly random order of the devices 0 ... n - 1, computed from all nonces.
 
     Fisher-Yates shuffle, from the last place down: place i is swapped with a place drawn from 0 ... i, by 32-bit
-    big-endian words of AES-256-CTR under SHA-256(domain, "ring", n, nonces). Words that would cause bias are skipped.
+    big-endian words of AES-256-CTR under SHA-256(domain, purpose, n, nonces). Words that would cause bias are skipped.
     """
-    key = hashlib.sha256(DOMAIN + b"ring" + len(nonces).to_bytes(4, "big") + b"".join(nonces)).digest()
+    key = hashlib.sha256(DOMAIN + purpose + len(nonces).to_bytes(4, "big") + b"".join(nonces)).digest()
     words = _words(key)
     order = list(range(len(nonces)))
     for place in range(len(nonces) - 1, 0, -1):

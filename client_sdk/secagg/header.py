@@ -31,6 +31,8 @@ SEED_BYTES = 32
 Profile = Literal["strict", "fast"]
 _PROFILES: tuple[Profile, ...] = get_args(Profile)
 _MILLION = 1_000_000
+_GROUP_BYTES = 2
+MOST_GROUPS = 256
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +77,10 @@ class PlanNumbers:
     """The largest weight of a device."""
     rule: GraphRule
     minimum_cohort: int
-    """Fewest devices in the roster, and among the survivors."""
+    """Fewest devices in a group of the roster, and among its survivors."""
+    groups: int = 1
+    """Into how many groups a roster is divided, each with masks, holders, a list and a sum of its own: see
+    ``roster.divided``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,6 +135,8 @@ class AttemptHeader(PlanNumbers):
     def __post_init__(self) -> None:
         if self.dimension < 1 or self.round < 1 or self.minimum_cohort < 2:
             raise BadParameters("dimension and round are from 1 up, and a cohort has at least 2 devices")
+        if not 1 <= self.groups <= MOST_GROUPS:
+            raise BadParameters(f"a roster is divided into 1 to {MOST_GROUPS} groups, not {self.groups}")
         if bool(self.roles) != bool(self.statistics):
             raise BadParameters("a header names the digest of roles exactly where the model has statistics")
         _ = self.quantizer
@@ -144,6 +151,7 @@ class AttemptHeader(PlanNumbers):
             weight_cap=self.weight_cap,
             rule=self.rule,
             minimum_cohort=self.minimum_cohort,
+            groups=self.groups,
             statistics=tuple(one.range for one in self.statistics),
         )
 
@@ -164,18 +172,18 @@ class AttemptHeader(PlanNumbers):
         )
 
     def lane_bits(self, n: int) -> int:
-        """Bits of a lane with ``n`` devices."""
+        """Bits of a lane of a group of ``n`` devices."""
         return lane_bits(n, self.q)
 
     def fewest_survivors(self, n: int) -> int:
-        """The shortest list of survivors that a device of a roster of ``n`` may sign: the minimum cohort, the
+        """The shortest list of survivors that a device of a group of ``n`` may sign: the minimum cohort, the
         threshold, and in *fast* all devices but those that the rule allows to drop out, on which its sigma depends."""
         floor = max(self.minimum_cohort, self.rule.parameters(n).threshold)
         return max(floor, n - self.rule.drop) if self.rule.profile == "fast" else floor
 
     @cached_property
     def encoded(self) -> bytes:
-        """The canonical bytes. Those of a model without statistics end with the expiry."""
+        """The canonical bytes. Those of a model without statistics end with the expiry, where there is one group."""
         out = WireWriter(KIND).text(PROTOCOL).text(self.run).fixed(self.run_digest, DIGEST_BYTES)
         out.number(self.round, 8).number(self.attempt, 4)
         out.fixed(self.model, DIGEST_BYTES).fixed(self.plan, DIGEST_BYTES).number(self.dimension, 8)
@@ -189,6 +197,8 @@ class AttemptHeader(PlanNumbers):
             out.fixed(self.roles, DIGEST_BYTES).number(len(self.statistics), 4)
             for one in self.statistics:
                 out.number(one.elements, 8).float(one.range).number(int(one.non_negative), 1)
+        if self.groups > 1:
+            out.number(self.groups, _GROUP_BYTES)
         return out.done()
 
     @cached_property
@@ -224,6 +234,7 @@ class AttemptHeader(PlanNumbers):
             revocations_digest=read.fixed(DIGEST_BYTES),
             expires_at=read.number(8),
             **_of_statistics(read),
+            groups=_several(read),
         )
         read.end()
         return header
@@ -250,7 +261,7 @@ class _Statistics(TypedDict, total=False):
 
 def _of_statistics(read: WireReader) -> _Statistics:
     """What follows in the header of a model with statistics."""
-    if read.at_end:
+    if read.left <= _GROUP_BYTES:
         return {}
     roles = read.fixed(DIGEST_BYTES)
     rows = []
@@ -260,6 +271,16 @@ def _of_statistics(read: WireReader) -> _Statistics:
             raise BadMessage("a statistic of the header is neither non-negative nor not")
         rows.append(StatisticRange(elements, limit, bool(non_negative)))
     return {"roles": roles, "statistics": tuple(rows)}
+
+
+def _several(read: WireReader) -> int:
+    """How many groups there are: named at the header's end where there are several."""
+    if read.at_end:
+        return 1
+    groups = read.number(_GROUP_BYTES)
+    if groups == 1:
+        raise BadMessage("a header names the number of groups only where there are several")
+    return groups
 
 
 def _profile(name: str) -> Profile:
@@ -296,6 +317,7 @@ def terms_of(task: SecureTask) -> Terms:
         weight_cap=task.weight_cap,
         rule=rule,
         minimum_cohort=task.minimum_cohort,
+        groups=task.groups,
         statistics=task.statistics,
         move=math.inf if task.move is None else task.move,
         move_each=math.inf if task.move_each is None else task.move_each,
@@ -317,6 +339,7 @@ def task_of(terms: Terms, *, weighting: Literal["examples", "equal"] = "examples
         sigma=rule.sigma,
         eta=rule.eta,
         minimum_cohort=terms.minimum_cohort,
+        groups=terms.groups,
         statistics=terms.statistics,
         move=move,
         move_each=move_each,

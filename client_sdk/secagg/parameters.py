@@ -240,6 +240,17 @@ def _leak(n: int, drop: int, colluding: int, k: int, threshold: int) -> Fraction
     return betrayed + pairs * tail(n, colluding, k, max(k - drop, 2 * threshold - k))
 
 
+def colluding_of_all(n: int, groups: int, withstood: int, sigma: int) -> int:
+    """How many of a roster of ``n`` may collude, so that in a random division into ``groups`` none has more than the
+    ``withstood`` of them, except with probability 2^-sigma. A union bound over the groups, of which the largest is
+    drawn without replacement."""
+    largest = -(-n // groups)
+    colluding = min(withstood, n)
+    while colluding < n and at_most(groups * tail(n, colluding + 1, largest, withstood + 1), sigma):
+        colluding += 1
+    return colluding
+
+
 # ------------------------------------------------------------ tails of the hypergeometric distribution
 # In exact integers, and bits of security rounded down. Every result is a fraction of Python integers: it is the same
 # on every machine, so devices can decide by it.

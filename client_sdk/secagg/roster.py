@@ -1,7 +1,9 @@
-"""The roster of an attempt, its digest h, and the checks that both ends make of it.
+"""The roster of an attempt, its groups, the digest h of each, and the checks that both ends make of it.
 
-Entries are in ascending order of device ids, so one set of devices has one roster. A device's *place* is its index in
-it, from 0, and its Shamir x is place + 1. Errors: BadMessage, BadKey, BadSignature, BadParameters.
+Entries are in ascending order of device ids, so one set of devices has one roster. A header divides it into groups
+(``divided``), by all devices' nonces; each is a roster of its own, with masks, holders, a list and a sum of its own. A
+device's *place* is its index in its group, from 0, and its Shamir x is place + 1. Errors: BadMessage, BadKey,
+BadSignature, BadParameters.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from client_sdk.credentials.identity_keys import TrustedAuthority
 from client_sdk.identity import Entropy, Signer
 from client_sdk.secagg.agreement import KEY_BYTES, AgreementKey, require_public
 from client_sdk.secagg.errors import BadMessage, Refusal
-from client_sdk.secagg.graph import NONCE_BYTES, MaskGraph
+from client_sdk.secagg.graph import NONCE_BYTES, MaskGraph, groups_of
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.parameters import LARGEST, Parameters
 from client_sdk.secagg.statement import (
@@ -225,7 +227,8 @@ class RosterEntry:
 
 @dataclass(frozen=True)
 class Roster:
-    """The devices of one attempt, with the threshold and the lane bits that the header's rules give for them."""
+    """The devices of one attempt, or of one group, with the threshold and the lane bits that the header's rules give
+    for them; of several groups, those of the largest."""
 
     threshold: int
     lane_bits: int
@@ -237,9 +240,13 @@ class Roster:
     @classmethod
     def of(cls, header: AttemptHeader, entries: list[RosterEntry]) -> Roster:
         """The roster of these devices under ``header``, whatever their order in ``entries``."""
-        parameters = header.rule.parameters(len(entries))
         ordered = tuple(sorted(entries, key=lambda entry: entry.advertisement.device))
-        return cls(parameters.threshold, header.lane_bits(len(entries)), ordered)
+        return cls._of(header, ordered, header.groups)
+
+    @classmethod
+    def _of(cls, header: AttemptHeader, entries: tuple[RosterEntry, ...], groups: int) -> Roster:
+        largest = -(-len(entries) // groups)
+        return cls(header.rule.parameters(largest).threshold, header.lane_bits(largest), entries)
 
     @cached_property
     def encoded(self) -> bytes:
@@ -288,13 +295,38 @@ class Roster:
         """The digest that binds everything after the roster: SHA-256 over the header's digest and the roster."""
         return hashlib.sha256(DOMAIN + b"roster" + header.digest + self.encoded).digest()
 
+    def divided(self, header: AttemptHeader) -> tuple[tuple[Roster, bytes], ...]:
+        """Each group with its h: SHA-256 over the whole roster's and the group's number. A single group is the whole
+        roster. BadMessage where the numbers are not those that the header's rules give."""
+        n, smallest = len(self), len(self) // header.groups
+        if smallest < header.minimum_cohort:
+            least = header.minimum_cohort * header.groups
+            raise BadMessage(f"the roster has {n} devices; the round takes no fewer than {least}")
+        said = Roster._of(header, self.entries, header.groups)
+        if self.threshold != said.threshold:
+            raise BadMessage(f"the roster says threshold {self.threshold}; the rule says {said.threshold}")
+        if self.lane_bits != said.lane_bits:
+            raise BadMessage(f"the roster says lanes of {self.lane_bits} bits; the rule says {said.lane_bits}")
+        h = self.h(header)
+        if header.groups == 1:
+            return ((self, h),)
+        divided = groups_of([entry.advertisement.nonce for entry in self.entries], header.groups)
+        return tuple(
+            (
+                Roster._of(header, tuple(self.entries[place] for place in places), 1),
+                hashlib.sha256(DOMAIN + b"group" + h + number.to_bytes(2, "big")).digest(),
+            )
+            for number, places in enumerate(divided)
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class MaskingCohort:
-    """A roster that was checked under a header, with what the rest of the attempt needs."""
+    """A group of a roster that was checked under a header, with what the rest of the attempt needs."""
 
     header: AttemptHeader
     roster: Roster
+    """The group's devices."""
     parameters: Parameters
     h: bytes
     identities: tuple[str, ...]
@@ -303,7 +335,7 @@ class MaskingCohort:
 
     @property
     def n(self) -> int:
-        """Devices of the roster."""
+        """Devices of the group."""
         return len(self.roster)
 
     @property
@@ -324,16 +356,35 @@ class MaskingCohort:
 
 
 def join(header: AttemptHeader, roster: Roster, vouched: Vouching, *, near: str | None = None) -> MaskingCohort:
-    """The cohort of a roster in which every entry is certified, no identity occurs twice, and threshold, lane bits and
-    size are what the header's rules give; and in which every advertisement is signed for this header. Both ends call
-    this. BadMessage, BadSignature, BadParameters.
+    """The cohort of the group of the device ``near`` in a roster: every entry of it is certified, no identity occurs
+    twice, and threshold, lane bits and size are what the header's rules give; and every advertisement is signed for
+    this header. None: of the only group. Devices call this. BadMessage, BadSignature, BadParameters.
 
-    ``near``: a device, which on a ring checks the signatures of its own entry and of its neighbours' alone. Forged
-    entries among the others count as devices that vanished: docs/decisions/2026-11-23-a-ring-device-checks-its-
-    neighbours.md.
+    On a ring a device checks the signatures of its own entry and of its neighbours' alone. Forged entries among the
+    others count as devices that vanished: docs/decisions/2026-11-23-a-ring-device-checks-its-neighbours.md. Nothing is
+    checked of the other groups: whoever they are, this group is a random one of all, and each of it is checked.
     """
+    return _joined(header, *_group_of(header, roster, near), vouched, near)
+
+
+def join_all(header: AttemptHeader, roster: Roster, vouched: Vouching) -> tuple[MaskingCohort, ...]:
+    """The cohorts of all groups, each checked as by ``join``, and all signatures. The coordinator calls this."""
+    return tuple(_joined(header, *group, vouched, None) for group in roster.divided(header))
+
+
+def _group_of(header: AttemptHeader, roster: Roster, near: str | None) -> tuple[Roster, bytes]:
+    found = roster.divided(header)
+    if near is None and len(found) == 1:
+        return found[0]
+    for group, h in found:
+        if any(entry.advertisement.device == near for entry in group.entries):
+            return group, h
+    raise BadMessage("this device is not in the roster")
+
+
+def _joined(header: AttemptHeader, roster: Roster, h: bytes, vouched: Vouching, near: str | None) -> MaskingCohort:
     identities = tuple(vouched(entry.advertisement.device, entry.certificate) for entry in roster.entries)
-    cohort = _cohort(header, roster, identities)
+    cohort = _cohort(header, roster, h, identities)
     checked: Iterable[int] = range(cohort.n)
     if near is not None:
         place = cohort.place_of(near)
@@ -345,23 +396,26 @@ def join(header: AttemptHeader, roster: Roster, vouched: Vouching, *, near: str 
     return cohort
 
 
-def rejoin(header: AttemptHeader, roster: Roster) -> MaskingCohort:
+def rejoin(header: AttemptHeader, roster: Roster, *, near: str | None = None) -> MaskingCohort:
     """The cohort of a roster that this end has checked by ``join`` and stored itself. Certificates and signatures are
     not checked again: whom the authority has revoked since, or whose certificate has expired, stays in the attempt.
     BadMessage, BadParameters."""
+    return _rejoined(header, *_group_of(header, roster, near))
+
+
+def rejoin_all(header: AttemptHeader, roster: Roster) -> tuple[MaskingCohort, ...]:
+    """The cohorts of all groups of a roster that this end has checked by ``join_all`` and stored itself."""
+    return tuple(_rejoined(header, *group) for group in roster.divided(header))
+
+
+def _rejoined(header: AttemptHeader, roster: Roster, h: bytes) -> MaskingCohort:
     identities = tuple(certified(entry.advertisement.device, entry.certificate) for entry in roster.entries)
-    return _cohort(header, roster, identities)
+    return _cohort(header, roster, h, identities)
 
 
-def _cohort(header: AttemptHeader, roster: Roster, identities: tuple[str, ...]) -> MaskingCohort:
+def _cohort(header: AttemptHeader, roster: Roster, h: bytes, identities: tuple[str, ...]) -> MaskingCohort:
     n = len(roster)
-    if n < header.minimum_cohort:
-        raise BadMessage(f"the roster has {n} devices; the round takes no fewer than {header.minimum_cohort}")
     parameters = header.rule.parameters(n)
-    if roster.threshold != parameters.threshold:
-        raise BadMessage(f"the roster says threshold {roster.threshold}; the rule says {parameters.threshold}")
-    if roster.lane_bits != header.lane_bits(n):
-        raise BadMessage(f"the roster says lanes of {roster.lane_bits} bits; the rule says {header.lane_bits(n)}")
     if len(set(identities)) != n:
         raise BadMessage("two devices of the roster have one identity")
     nonces = [entry.advertisement.nonce for entry in roster.entries]
@@ -369,7 +423,7 @@ def _cohort(header: AttemptHeader, roster: Roster, identities: tuple[str, ...]) 
         header=header,
         roster=roster,
         parameters=parameters,
-        h=roster.h(header),
+        h=h,
         identities=identities,
         graph=MaskGraph.of(parameters.neighbours, nonces),
     )

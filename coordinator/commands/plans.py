@@ -17,6 +17,7 @@ from coordinator.commands.initial_checkpoint import Statistics, given, initial, 
 if TYPE_CHECKING:
     from client_sdk.tensors import Roles, TensorHeader
     from client_sdk.tensors.manifest import StatisticRole
+    from coordinator.engine.aggregation.strategy import Algorithm
     from coordinator.engine.plan import Plan
     from coordinator.runtime.insight.plan_check import RoundCost
 
@@ -87,7 +88,7 @@ def check(
     say(f"{plan}: this plan can be carried out (digest {read.digest[:12]}).")
     if doubt:
         say(f"  learner:      {doubt}")
-    for line in _lines(read, cost, unknown):
+    for line in _lines(read, rule, cost, unknown):
         say(f"  {line}")
     if read.secure is not None and cost is not None:
         say(f"  rounding:     {rounding_of(read, cost.values - cost.statistics, weighs)}")
@@ -159,7 +160,7 @@ def _document(plan: Plan, cost: RoundCost | None, unknown: str) -> dict[str, Any
     }
 
 
-def _lines(plan: Plan, cost: RoundCost | None, unknown: str) -> list[str]:
+def _lines(plan: Plan, rule: Algorithm, cost: RoundCost | None, unknown: str) -> list[str]:
     from client_sdk.protocol.names import size_text
     from client_sdk.protocol.operators import STILL_READ
     from coordinator.runtime.insight.plan_check import longest_s, said_of_move, time_text
@@ -182,13 +183,18 @@ def _lines(plan: Plan, cost: RoundCost | None, unknown: str) -> list[str]:
         most, reserve = plan.secure.most_advertisers(cohort), plan.secure.reserved(cohort)
         goes_on = f"an exchange with enough of them goes on after {time_text(plan.secure.quiet)} without a message"
         lines.append(f"secure:       closes at {most} devices with keys, a reserve of {reserve}; {goes_on}")
-        signers, margin = plan.secure.rule.parameters(most).signers, plan.secure.first_margin(cohort)
+        size = most // plan.secure.groups
+        signers, margin = plan.secure.rule.parameters(size).signers, plan.secure.first_margin(cohort)
         lines.append(
-            f"margin:       of {most} devices {signers} sign the list of survivors, which is shown when "
+            f"margin:       of {size} devices {signers} sign the list of survivors, which is shown when "
             f"{signers + margin} have masked: {margin} of them may vanish before the sum"
         )
         lines.append(f"a sum:        {STILL_READ}")
         lines += [f"sizes:        {said}" for said in plan.secure.said_of_sizes(plan)]
+        lines += [
+            f"groups:       {said}"
+            for said in plan.secure.said_of_groups(plan, rule.usual.withstands(plan.secure.groups))
+        ]
     if cost is None:
         return [*lines, f"model:        not known here: {unknown} Give --init FILE."]
     if said := said_of_move(plan, cost.values - cost.statistics):

@@ -253,7 +253,8 @@ class SendAnswers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open:
-    """Action: rebuild the secrets from what was revealed and unmask the sum; comes back as Opened or OpeningFailed."""
+    """Action: rebuild the secrets from what was revealed and unmask the sum of each group that the round goes on with
+    and has none yet; comes back as Opened or OpeningFailed of each."""
 
     round: int
     attempt: int
@@ -261,15 +262,13 @@ class Open:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitSum(_Commits):
-    """Action: make the next checkpoint from this unmasked sum; comes back as Committed or CommitFailed.
+    """Action: make the next checkpoint from these unmasked sums; comes back as Committed or CommitFailed.
 
-    The contributions are of the devices whose masked vectors are in it, with digests. Their weights are 0: they are
+    The contributions are of the devices whose masked vectors are in them, with digests. Their weights are 0: they are
     unknown."""
 
-    sum: str
-    """Digest of the sum's blob."""
-    weight: int
-    """Total of the contributions' weights."""
+    sums: Mapping[int, str] = field(hash=False)
+    """Group -> digest of the blob of its sum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

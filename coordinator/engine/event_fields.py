@@ -30,6 +30,24 @@ class OfDevice(OfAttempt):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A group of the roster of a secure round, with the numbers that its size gives."""
+
+    order: tuple[str, ...]
+    """Devices by place: ascending ids."""
+    threshold: int
+    """t: how many shares rebuild a secret."""
+    signers: int
+    """How many must have signed a survivor list before anything is revealed under it."""
+    fewest: int
+    """The shortest survivor list that a device signs."""
+    ring: tuple[int, ...] = ()
+    """The places around the ring; empty: a complete graph."""
+    neighbours: int = 0
+    """How many neighbours a device has on the ring, an even number. 0 where there is no ring."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Treated:
     """What was done to one update before it was counted: found where it is measured, kept in its event."""
 
@@ -68,10 +86,10 @@ def updates_digest(counted: Iterable[tuple[str, str, int]]) -> str:
     return _digest([list(item) for item in sorted(counted)])
 
 
-def sum_digest(header: str, survivors: Iterable[tuple[str, str]], opened: str) -> str:
-    """One digest of the attempt's header in hexadecimal, of (device, digest of the masked vector) of the survivors, in
-    any order, and of the opened sum's digest."""
-    return _digest([header, [list(item) for item in sorted(survivors)], opened])
+def sum_digest(header: str, survivors: Iterable[tuple[str, str]], opened: Iterable[str]) -> str:
+    """One digest of the attempt's header in hexadecimal, of (device, digest of the masked vector) of the survivors, and
+    of the opened sums' digests, all in any order."""
+    return _digest([header, [list(item) for item in sorted(survivors)], " ".join(sorted(opened))])
 
 
 def _digest(content: object) -> str:

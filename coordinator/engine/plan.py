@@ -49,6 +49,7 @@ from coordinator.engine.aggregation.optimizers import NO_BOUND, Reach
 from coordinator.engine.aggregation.parameters import ExtensionError, Settings
 from coordinator.engine.aggregation.registry import (
     BUILT_IN,
+    RULES,
     Chosen,
     Registry,
     choose,
@@ -334,11 +335,14 @@ class Plan(Section):
     @property
     def reach(self) -> Reach:
         """How far a secure round of this plan moves the model at most. A datacenter moves it anywhere."""
-        if self.secure is None or self.datacenter is not None:
+        rule = RULES.get(self.aggregation.rule)
+        if self.secure is None or self.datacenter is not None or rule is None:
             return NO_BOUND
+        # Of what a rule makes of the groups' means no coordinate is beyond all of theirs.
+        wider = 1.0 if rule.needs == "sum" else math.sqrt(self.secure.groups)
         rate, curve = self.aggregation.server_learning_rate, self.schedule and self.schedule.server_learning_rate
         most = max(curve.rates(rate, self.finish.rounds)) if curve else rate
-        return reach_of(self.aggregation, self.strategy, self.secure.max_norm * self.aggregation.coarser, most)
+        return reach_of(self.aggregation, self.strategy, self.secure.max_norm * self.aggregation.coarser * wider, most)
 
     def task_at(self, version: int) -> Task:
         """The devices' part of a round that begins with this version of the model."""
@@ -430,7 +434,7 @@ def chosen(plan: Plan, registry: Registry = BUILT_IN, tried_on: int | None = Non
         known = field in Aggregation.model_fields
         where = ("aggregation", field) if known else ("aggregation",)
         raise PlanError(Mistake(what if known else str(error), where)) from None
-    if plan.secure is not None and found.rule.needs != "sum":
+    if plan.secure is not None and plan.secure.groups == 1 and found.rule.needs != "sum":
         raise PlanError(Mistake(secure_plan.needs_single_updates(plan.aggregation), ("aggregation",)))
     require_combinable(plan, found)
     return found
@@ -488,7 +492,10 @@ def selection_of(plan: Plan, registry: Registry = BUILT_IN) -> Choice:
 def require_combinable(plan: Plan, chosen: Chosen | Algorithm, elements: int = 0) -> None:
     """PlanError where the plan's rule cannot combine rounds of updates of so many values: they may be too few, or take
     too much memory."""
-    if reason := chosen.reason_against(plan.cohort.goal, plan.cohort.quorum_count, elements):
+    updates = plan.cohort.goal, plan.cohort.quorum_count
+    if plan.secure is not None:
+        updates = plan.secure.groups, plan.secure.fewest_groups
+    if reason := chosen.reason_against(*updates, elements):
         raise PlanError(
             Mistake(f"{plan.aggregation.rule} does not go with this plan: {reason}", ("aggregation", "rule"))
         )

@@ -264,7 +264,7 @@ class Aggregator:
 
     def fold(self, round: int, item: Contribution) -> None:
         """Adds one update to the round's running sum, once; does nothing for a round that has ended. LostUpdate."""
-        if self._combine.needs == "sum":
+        if self.needs_sum:
             with self._lock, _lost_updates((item,)):
                 self._sums.fold(round, item)
 
@@ -303,12 +303,34 @@ class Aggregator:
         settings: Settings | None = None,
         updates: str = "",
         count: int = 0,
+        groups: Sequence[Blocks] = (),
     ) -> NewCheckpoint:
         """Writes the next checkpoint as ``commit`` does, of a mean of deltas from elsewhere: under secure aggregation
-        the updates are unknown. ``updates``: what the evidence says of them; ``count``: how many they are."""
+        the updates are unknown. ``updates``: what the evidence says of them; ``count``: how many they are; ``groups``:
+        the means of groups of them, where the plan's rule looks at more than the sum."""
         with self._lock, _final_errors():
             sources = Sources(lambda: mean, self.layout.whole, self.layout.parameters.elements, count)
+            if groups:
+                sources = self._means(groups, mean)
             return self._write(round, parent, named_tensors, small, settings, sources, updates)
+
+    @property
+    def needs_sum(self) -> bool:
+        """Whether what makes the next checkpoint needs the sum of the updates alone."""
+        return self._combine.needs == "sum"
+
+    def _means(self, groups: Sequence[Blocks], mean: Blocks) -> Updates:
+        """Each mean as one update of weight 1."""
+        width = max(256, _COLUMNS // len(groups))
+
+        def read(places: Sequence[int]) -> Iterator[Vector]:
+            for tensor in self.layout.whole.slices().values():
+                for start in range(tensor.start, tensor.stop, width):
+                    count = min(width, tensor.stop - start)
+                    yield np.stack([groups[place].read(start, count) for place in places])
+
+        weights = np.ones(len(groups), np.int64)
+        return Updates(read, weights, lambda: mean, self.layout.whole, self.layout.parameters.elements)
 
     def _updates(self, round: int, items: tuple[Contribution, ...]) -> Updates:
         rows = sorted(items, key=lambda item: item.device)

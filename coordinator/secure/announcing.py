@@ -102,6 +102,7 @@ def announce(
         weight_cap=secure.cap(plan.aggregation),
         rule=secure.rule,
         minimum_cohort=secure.minimum_cohort,
+        groups=secure.groups,
         revocations=authority.revocations,
         revocations_digest=authority.revocations_digest,
         expires_at=math.ceil(at + secure.expires_s),

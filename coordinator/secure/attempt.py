@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import islice
 
 from client_sdk.secagg.header import AttemptHeader
-from client_sdk.secagg.roster import MaskingCohort, Roster, rejoin
+from client_sdk.secagg.roster import MaskingCohort, Roster, rejoin_all
 from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.survivors import Survivors
 from coordinator.blobs import Blobs
@@ -31,9 +31,10 @@ _AT_ONCE = 64
 
 @dataclass(frozen=True)
 class Attempt:
-    """A cohort, and the place of each device in it."""
+    """The cohort of a group, and the place of each device in it."""
 
     cohort: MaskingCohort
+    group: int = 0
     _survivors: dict[str, tuple[Mapping[str, str], Survivors]] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
@@ -42,14 +43,19 @@ class Attempt:
         return {self.cohort.device(place): place for place in range(self.cohort.n)}
 
     def places_of(self, devices: Mapping[str, str]) -> tuple[int, ...]:
-        """The places of the devices named in one of the state's mappings, ascending."""
-        return tuple(sorted(self.places[device] for device in devices))
+        """The places of the group's devices that are named in one of the state's mappings, ascending."""
+        return tuple(sorted(self.places[device] for device in self.mine(devices)))
+
+    def mine(self, devices: Mapping[str, str]) -> dict[str, str]:
+        """What one of the state's mappings has of the group's devices."""
+        return {device: digest for device, digest in devices.items() if device in self.places}
 
     def lacks(self, secure: SecureRound) -> Mapping[int, frozenset[int]]:
         """Place -> places of the dealers whose pair that device does not hold, since they are out."""
         return {
             self.places[holder]: frozenset(self.places[dealer] for dealer in dealers)
             for holder, dealers in secure.lacks.items()
+            if holder in self.places
         }
 
     def sharers(self, secure: SecureRound) -> frozenset[int]:
@@ -65,6 +71,13 @@ class Attempt:
         return last[1]
 
 
+Groups = tuple[Attempt, ...]
+
+
+def _groups(cohorts: Iterable[MaskingCohort]) -> Groups:
+    return tuple(Attempt(cohort, number) for number, cohort in enumerate(cohorts))
+
+
 class Attempts:
     """Reads attempts of one run. Safe from several threads."""
 
@@ -72,10 +85,10 @@ class Attempts:
         self._blobs, self._short = blobs, short
         self._lock = threading.Lock()
         self._header: tuple[str, AttemptHeader] | None = None
-        self._last: tuple[tuple[str, str], Attempt] | None = None
-        self._dealt: tuple[str, DealtShares] | None = None
+        self._last: tuple[tuple[str, str], Groups] | None = None
+        self._dealt: tuple[str, dict[int, DealtShares]] = ("", {})
         self._signatures: tuple[str, dict[str, bytes]] = ("", {})
-        self._proof: tuple[tuple[str, Mapping[str, str]], bytes] | None = None
+        self._proof: tuple[tuple[str, Mapping[str, str]], dict[int, bytes]] = ("", {}), {}
 
     def header(self, secure: SecureRound) -> AttemptHeader:
         """The header of the attempt."""
@@ -84,51 +97,58 @@ class Attempts:
             last = self._header = (secure.header, AttemptHeader.parse(bytes.fromhex(secure.header)))
         return last[1]
 
-    def read(self, secure: SecureRound) -> Attempt:
-        """The attempt, once its roster is made. Its devices were vouched for when it was: whom the authority revokes
-        later stays in it, at every replica. SecaggError, BlobError."""
+    def groups(self, secure: SecureRound) -> Groups:
+        """The attempt's groups by number, once its roster is made. Its devices were vouched for when it was: whom the
+        authority revokes later stays in it, at every replica. SecaggError, BlobError."""
         key = (secure.header, secure.roster)
         with self._lock:
             if self._last is None or self._last[0] != key:
                 roster = Roster.parse(self.bytes_of(secure.roster))
-                self._last = (key, Attempt(rejoin(self.header(secure), roster)))
+                self._last = (key, _groups(rejoin_all(self.header(secure), roster)))
             return self._last[1]
 
-    def dealt(self, secure: SecureRound) -> DealtShares:
-        """All shares that were dealt, by holder, once the phase of sharing is over."""
-        attempt = self.read(secure)
-        with self._lock:
-            if self._dealt is None or self._dealt[0] != secure.roster:
-                self._dealt = None
-                self._dealt = (secure.roster, DealtShares(attempt.cohort.h, self._bundles(attempt, secure)))
-            return self._dealt[1]
+    def of(self, secure: SecureRound, device: str) -> Attempt:
+        """The group of a device of the roster."""
+        return next(group for group in self.groups(secure) if device in group.places)
 
-    def proof(self, secure: SecureRound) -> bytes:
-        """The proof for devices: the signatures of the survivor list that have arrived so far."""
-        attempt = self.read(secure)
+    def dealt(self, secure: SecureRound, attempt: Attempt) -> DealtShares:
+        """All shares that were dealt in a group, by holder, once the phase of sharing is over."""
+        with self._lock:
+            if self._dealt[0] != secure.roster:
+                self._dealt = (secure.roster, {})
+            known = self._dealt[1]
+            if attempt.group not in known:
+                known[attempt.group] = DealtShares(attempt.cohort.h, self._bundles(attempt, secure))
+            return known[attempt.group]
+
+    def proof(self, secure: SecureRound, attempt: Attempt) -> bytes:
+        """The proof for a group's devices: the signatures of its survivor list that have arrived so far."""
         key = (secure.roster, secure.signed)
         with self._lock:
-            if self._proof is None or self._proof[0] != key:
+            if self._proof[0] != key:
+                self._proof = (key, {})
+            made = self._proof[1]
+            if attempt.group not in made:
                 places, known = attempt.places, self._signatures_of(secure)
-                signed = ((places[device], known[digest]) for device, digest in secure.signed.items())
-                self._proof = (key, proof(signed).encoded)
-            return self._proof[1]
+                signed = ((places[device], known[digest]) for device, digest in attempt.mine(secure.signed).items())
+                made[attempt.group] = proof(signed).encoded
+            return made[attempt.group]
 
     def forget(self) -> None:
         """Free all memory: the round has ended."""
         with self._lock:
-            self._last = self._dealt = self._proof = None
-            self._signatures = ("", {})
+            self._last = None
+            self._dealt, self._signatures, self._proof = ("", {}), ("", {}), (("", {}), {})
 
     def free(self, state: RunState) -> None:
         """Free all memory where no round is under way in this state, whichever replica has ended it."""
         if state.secure is None or state.phase == "idle":
             self.forget()
 
-    def cache(self, header: str, roster: str, cohort: MaskingCohort) -> None:
-        """Cache a cohort that was just made, so that it is not read again."""
+    def cache(self, header: str, roster: str, cohorts: Iterable[MaskingCohort]) -> None:
+        """Cache groups that were just made, so that they are not read again."""
         with self._lock:
-            self._last = ((header, roster), Attempt(cohort))
+            self._last = ((header, roster), _groups(cohorts))
 
     def bytes_of(self, digest: str) -> bytes:
         """A blob's bytes. BlobError."""
@@ -154,6 +174,6 @@ class Attempts:
         return known
 
     def _bundles(self, attempt: Attempt, secure: SecureRound) -> Iterator[Bundle]:
-        """The sharers' bundles, one after another."""
-        for message in self.messages(secure.shared.values()):
+        """The bundles of a group's sharers, one after another."""
+        for message in self.messages(attempt.mine(secure.shared).values()):
             yield Bundle.parse(body_of(message), attempt.cohort.n)

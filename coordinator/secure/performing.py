@@ -21,10 +21,10 @@ from client_sdk.codecs import FLOAT32, NOTHING_DRAWN, LinearCodec
 from client_sdk.secagg.errors import BadVector, SecaggError
 from client_sdk.secagg.graph import ring_order
 from client_sdk.secagg.header import AttemptHeader
-from client_sdk.secagg.lanes import Lanes, pack, packed_bytes, unpack
+from client_sdk.secagg.lanes import Lanes, lane_bits, lane_dtype, pack, packed_bytes, unpack
 from client_sdk.secagg.masks import Masker
 from client_sdk.secagg.quantize import Quantizer
-from client_sdk.secagg.roster import MaskingCohort, Roster, RosterEntry, Vouching, join
+from client_sdk.secagg.roster import MaskingCohort, Roster, RosterEntry, Vouching, join_all
 from client_sdk.secagg.statement import SIGNATURE_BYTES, require_signed
 from client_sdk.secagg.survivors import RevealedShares
 from client_sdk.tensors.exact_sum import FRACTION_BITS
@@ -34,9 +34,9 @@ from client_sdk.tensors.safetensors_file import read_header
 from coordinator.blobs import BlobError, Blobs, Gone
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.aggregation.combining import Computed
+from coordinator.engine.aggregation.combining import Blocks, Computed
 from coordinator.engine.aggregation.parameters import Settings
-from coordinator.engine.event_fields import Evidence, sum_digest
+from coordinator.engine.event_fields import Evidence, Group, sum_digest
 from coordinator.engine.named_tensors import NamedTensors, Small
 from coordinator.engine.secure.state import SecureRound
 from coordinator.engine.state import RunState
@@ -44,7 +44,7 @@ from coordinator.folding.aggregator import BLOCK, Aggregator, CannotAggregate, N
 from coordinator.folding.named_tensors import HashedReads
 from coordinator.secure.announcing import Authorities, announce
 from coordinator.secure.arrived import ShortMessage
-from coordinator.secure.attempt import Attempts
+from coordinator.secure.attempt import Attempt, Attempts
 from coordinator.secure.blob_formats import body_of, parse_entry, sum_bytes, sum_of
 from coordinator.secure.opening import WORKERS, Lost, MakeMasker, Sum, open_sum
 
@@ -131,24 +131,25 @@ class SecureWork:
         secure = self._run.state.secure
         if secure is None:
             raise CannotAggregate(f"round {action.round} is over")
-        header = self._attempts.header(secure)
-        packed = sum_of(self._attempts.bytes_of(action.sum))
-        total = unpack(packed, header.lanes, header.lane_bits(len(secure.order)))
-        survivors = len(action.contributions)
-        return commit_sum(
+        header, counted = self._attempts.header(secure), {item.device for item in action.contributions}
+        totals = []
+        for number, digest in sorted(action.sums.items()):
+            order, packed = secure.groups[number].order, sum_of(self._attempts.bytes_of(digest))
+            lanes = unpack(packed, header.lanes, header.lane_bits(len(order)))
+            totals.append((lanes, len(counted.intersection(order))))
+        return commit_sums(
             self._aggregator(),
             action.round,
             action.parent,
             header.quantizer,
-            total,
-            survivors,
+            totals,
             action.named_tensors,
             action.small,
             action.settings,
             codec=codecs.linear(f"{header.codec}@{header.codec_version}"),
             seed=header.codec_seed,
             updates=sum_digest(
-                secure.header, ((item.device, item.digest) for item in action.contributions), action.sum
+                secure.header, ((item.device, item.digest) for item in action.contributions), action.sums.values()
             ),
         )
 
@@ -188,47 +189,52 @@ class SecureWork:
         shown = self._attempts.messages(digest for _, digest in action.advertised)
         entries = [parse_entry(message) for message in shown]
         try:
-            cohort = gather(header, entries, self._authority(header.expires_at).vouched)
+            roster, cohorts = gather(header, entries, self._authority(header.expires_at).vouched)
         except Spoiled as spoiled:
             for device, reason in spoiled.devices.items():
                 self._submit(action, ev.Faulted, attempt=action.attempt, device=device, reason=reason)
             return
-        digest = self._blobs.put(cohort.roster.encoded)
-        self._attempts.cache(state.secure.header, digest, cohort)
-        self._made(action, digest, ev.Rostered, attempt=action.attempt, **numbers_of(cohort))
+        digest = self._blobs.put(roster.encoded)
+        self._attempts.cache(state.secure.header, digest, cohorts)
+        groups = tuple(numbers_of(cohort) for cohort in cohorts)
+        self._made(action, digest, ev.Rostered, attempt=action.attempt, groups=groups)
 
     def _open(self, action: fx.Open) -> None:
-        state = self._run.state
-        if not wanted(state, action) or state.secure is None or state.secure.sum:
-            return
-        secure = state.secure
-        try:
-            attempt = self._attempts.read(secure)
-            total = self._opened(attempt.cohort, secure)
-        except Lost as error:
-            lost = tuple(attempt.cohort.device(place) for place in error.places)
-            self._submit(action, ev.OpeningFailed, attempt=action.attempt, lost=lost, reason=str(error))
-        except SecaggError as error:
-            self._submit(action, ev.OpeningFailed, attempt=action.attempt, lost=(), reason=str(error))
-        else:
-            stored = sum_bytes(pack(total.lanes, attempt.cohort.roster.lane_bits), attempt.cohort.h)
-            self._made(
-                action,
-                self._blobs.put(stored),
-                ev.Opened,
-                attempt=action.attempt,
-                bytes=len(stored),
-                weight=total.weight,
-            )
+        for group in self._attempts_to_open(action):
+            self._open_group(action, *group)
 
-    def _opened(self, cohort: MaskingCohort, secure: SecureRound) -> Sum:
-        attempt = self._attempts.read(secure)
-        survivors = attempt.survivors(secure)
+    def _attempts_to_open(self, action: fx.Open) -> Iterator[tuple[Attempt, SecureRound]]:
+        """The groups that are to be opened, each as the newest state has it."""
+        opened = set[int]()
+        while wanted(state := self._run.state, action) and (secure := state.secure) is not None and secure.opening:
+            left = secure.standing.keys() - secure.sums.keys() - opened
+            if not left:
+                return
+            number = min(left)
+            opened.add(number)
+            yield self._attempts.groups(secure)[number], secure
+
+    def _open_group(self, action: fx.Open, attempt: Attempt, secure: SecureRound) -> None:
+        cohort, where = attempt.cohort, {"attempt": action.attempt, "group": attempt.group}
+        try:
+            total = self._opened(attempt, secure)
+        except Lost as error:
+            lost = tuple(cohort.device(place) for place in error.places)
+            self._submit(action, ev.OpeningFailed, lost=lost, reason=str(error), **where)
+        except SecaggError as error:
+            self._submit(action, ev.OpeningFailed, lost=(), reason=str(error), **where)
+        else:
+            stored = sum_bytes(pack(total.lanes, cohort.roster.lane_bits), cohort.h)
+            digest = self._blobs.put(stored)
+            self._made(action, digest, ev.Opened, bytes=len(stored), weight=total.weight, **where)
+
+    def _opened(self, attempt: Attempt, secure: SecureRound) -> Sum:
+        cohort, survivors = attempt.cohort, attempt.survivors(secure)
         revealed = (
             RevealedShares.parse(body_of(message), survivors, cohort.n)
-            for message in self._attempts.messages(secure.revealed.values())
+            for message in self._attempts.messages(attempt.mine(secure.revealed).values())
         )
-        vectors = self._vectors(cohort, secure)
+        vectors = self._vectors(attempt, secure)
         return open_sum(
             cohort,
             survivors,
@@ -240,11 +246,11 @@ class SecureWork:
             attempt.lacks(secure),
         )
 
-    def _vectors(self, cohort: MaskingCohort, secure: SecureRound) -> Iterator[memoryview]:
+    def _vectors(self, attempt: Attempt, secure: SecureRound) -> Iterator[memoryview]:
         """The survivors' masked vectors in sequence, in one reused buffer."""
-        length = packed_bytes(cohort.header.lanes, cohort.roster.lane_bits)
+        length = packed_bytes(attempt.cohort.header.lanes, attempt.cohort.roster.lane_bits)
         buffer = bytearray(length + SIGNATURE_BYTES)
-        for digest in secure.masked.values():
+        for digest in attempt.mine(secure.masked).values():
             with self._blobs.open(digest) as file:
                 if file.readinto(buffer) != len(buffer):  # type: ignore[attr-defined]
                     raise BlobError(f"the blob {digest} is no masked vector of this round")
@@ -276,18 +282,18 @@ def wanted(state: RunState, action: SecureAction) -> bool:
     return state.round_number == action.round and state.phase != "idle" and state.current.attempt == action.attempt
 
 
-def numbers_of(cohort: MaskingCohort) -> dict[str, object]:
-    """The numbers of the roster that the engine needs."""
+def numbers_of(cohort: MaskingCohort) -> Group:
+    """The numbers of a group of the roster that the engine needs."""
     parameters = cohort.parameters
     nonces = [entry.advertisement.nonce for entry in cohort.roster.entries]
-    return {
-        "order": tuple(cohort.device(place) for place in range(cohort.n)),
-        "threshold": parameters.threshold,
-        "signers": parameters.signers,
-        "fewest": cohort.fewest_survivors,
-        "ring": () if parameters.complete else tuple(ring_order(nonces)),
-        "neighbours": 0 if parameters.complete else parameters.neighbours,
-    }
+    return Group(
+        order=tuple(cohort.device(place) for place in range(cohort.n)),
+        threshold=parameters.threshold,
+        signers=parameters.signers,
+        fewest=cohort.fewest_survivors,
+        ring=() if parameters.complete else tuple(ring_order(nonces)),
+        neighbours=0 if parameters.complete else parameters.neighbours,
+    )
 
 
 # ------------------------------------------------------------ the roster
@@ -304,8 +310,10 @@ class Spoiled(SecaggError):
         self.devices = dict(sorted(devices.items()))
 
 
-def gather(header: AttemptHeader, entries: Iterable[RosterEntry], vouched: Vouching) -> MaskingCohort:
-    """The roster of an attempt from the devices' advertisements: the cohort of these entries, whatever their order.
+def gather(
+    header: AttemptHeader, entries: Iterable[RosterEntry], vouched: Vouching
+) -> tuple[Roster, tuple[MaskingCohort, ...]]:
+    """The roster of an attempt from the devices' advertisements, whatever their order, and the cohorts of its groups.
     Spoiled, which names all devices that make the roster invalid; SecaggError where there are too few."""
     spoiling: dict[str, str] = {}
     good: list[tuple[RosterEntry, str]] = []
@@ -320,7 +328,8 @@ def gather(header: AttemptHeader, entries: Iterable[RosterEntry], vouched: Vouch
             spoiling[entry.advertisement.device] = "another device shows the same key, commitment, nonce or identity"
     if spoiling:
         raise Spoiled(spoiling)
-    return join(header, Roster.of(header, [entry for entry, _ in good]), vouched)
+    roster = Roster.of(header, [entry for entry, _ in good])
+    return roster, join_all(header, roster, vouched)
 
 
 def _identity(header: AttemptHeader, entry: RosterEntry, vouched: Vouching) -> str:
@@ -350,13 +359,12 @@ _MOST_DOUBLINGS = 160
 """From 2^-32 up to float32's largest values."""
 
 
-def commit_sum(
+def commit_sums(
     aggregator: Aggregator,
     round: int,
     parent: str,
     quantizer: Quantizer,
-    total: Lanes,
-    survivors: int,
+    totals: Sequence[tuple[Lanes, int]],
     named_tensors: NamedTensors | None = None,
     small: Small | None = None,
     settings: Settings | None = None,
@@ -365,14 +373,37 @@ def commit_sum(
     seed: bytes = NOTHING_DRAWN,
     updates: str = "",
 ) -> NewCheckpoint:
-    """Write the checkpoint that follows ``parent`` with the weighted mean of the survivors' clipped updates, and the
-    named tensors and the small state after it. ``named_tensors``, ``small``: those before; ``codec`` and its ``seed``:
-    those of the attempt's header; ``updates``: what the evidence says of them. CannotAggregate where there is no such
-    mean or no such checkpoint.
+    """Write the checkpoint that follows ``parent`` with what the survivors' clipped updates give, and the named tensors
+    and the small state after it. ``totals``: of each group the sum of its survivors' lanes, and how many they are. A
+    rule that needs the sum alone gets the weighted mean of all; any other the groups' means, each as one update of
+    weight 1. ``named_tensors``, ``small``: those before; ``codec`` and its ``seed``: those of the attempt's header;
+    ``updates``: what the evidence says of them. CannotAggregate where there is no such mean or no such checkpoint.
 
-    The mean of the encoded values is computed in float64, rounded to float32 and decoded in a fixed order of
-    operations: the same sum gives the same bits. Memory beside the sum: a few blocks.
+    A mean of encoded values is computed in float64, rounded to float32 and decoded in a fixed order of operations: the
+    same sums give the same bits. Memory beside the sums: a few blocks.
     """
+    survivors = sum(count for _, count in totals)
+    together = totals[0][0]
+    if len(totals) > 1:
+        together = together.astype(lane_dtype(lane_bits(survivors, quantizer.q)))
+        for lanes, _ in totals[1:]:
+            together += lanes
+    parameters = aggregator.layout.parameters.elements
+
+    def mean_of(total: Lanes, count: int) -> Blocks:
+        return _mean(quantizer, total, count, codec, seed, parameters)
+
+    mean = mean_of(together, survivors)
+    groups = [] if aggregator.needs_sum else [mean_of(*total) for total in totals]
+    made = aggregator.apply(round, parent, mean, named_tensors, small, settings, updates, survivors, groups)
+    share = quantizer.rounding_share(together[: codec.count(parameters)], survivors)
+    return made._replace(rounding=float(f"{share:.2f}") if share >= _LARGE_SHARE else 0.0)
+
+
+def _mean(
+    quantizer: Quantizer, total: Lanes, survivors: int, codec: LinearCodec, seed: bytes, parameters: int
+) -> Blocks:
+    """The weighted mean of the survivors' values, decoded. CannotAggregate where they have none."""
     try:
         weight = quantizer.require_possible(total, survivors)
         if weight == 0:
@@ -383,7 +414,6 @@ def commit_sum(
     def encoded(start: int, count: int) -> Float32:
         return quantizer.mean_of(total[start : start + count], survivors, weight).astype(np.float32)
 
-    parameters = aggregator.layout.parameters.elements
     decoded, first = codec.back(encoded, parameters, seed), codec.count(parameters)
     of_statistics = quantizer.of_statistics
     behind = total[first : first + of_statistics.count]
@@ -393,9 +423,7 @@ def commit_sum(
             return decoded(start, count)
         return of_statistics.mean_of(behind, start - parameters, count, survivors, weight).astype(np.float32)
 
-    made = aggregator.apply(round, parent, Computed(mean), named_tensors, small, settings, updates, survivors)
-    share = quantizer.rounding_share(total[:first], survivors)
-    return made._replace(rounding=float(f"{share:.2f}") if share >= _LARGE_SHARE else 0.0)
+    return Computed(mean)
 
 
 def advance(blobs: Blobs, parent: str, averaged: Manifest) -> NewCheckpoint:

@@ -42,6 +42,7 @@ from client_sdk.secagg.statement import SIGNATURE_BYTES
 from coordinator.blobs import Blobs, Gone
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
+from coordinator.engine.event_fields import Group
 from coordinator.engine.reasons import printable
 from coordinator.engine.secure import complaints, messages
 from coordinator.engine.secure.state import SecureRound
@@ -106,7 +107,7 @@ class SecureRequests:
             refused = messages.answered(state, event)
             if refused is not None:
                 _raise_refused(refused[1])
-            found = self._attempts.read(secure)
+            found = self._attempts.of(secure, device)
             return validation.is_description(found.cohort, found.places[device], body, signature, digest) or None
 
         return bool(self._looked_up(look))
@@ -124,7 +125,9 @@ class SecureRequests:
             if refused is not None:
                 _raise_refused(refused[1])
             return (
-                most_advertised() if stage == "advertise" else most_bytes(stage, secure, self._attempts.header(secure))
+                most_advertised()
+                if stage == "advertise"
+                else most_bytes(stage, secure.group_of[device], self._attempts.header(secure))
             )
 
         found = self._looked_up(look)
@@ -224,7 +227,7 @@ class SecureRequests:
         return secure
 
     def _answer(self, state: RunState, secure: SecureRound, device: str, stage: Stage) -> bytes | None:
-        if secure.roster and device not in secure.order:
+        if secure.roster and device not in secure.group_of:
             raise problem("late", "the roster was made without this device")
         match stage:
             case "advertise":
@@ -236,7 +239,7 @@ class SecureRequests:
             case "survivors":
                 if state.phase != "unmasking":
                     return None
-                return self._attempts.proof(secure)
+                return self._attempts.proof(secure, self._attempts.of(secure, device))
             case "unmask":
                 return None
             case _:
@@ -280,7 +283,7 @@ class SecureRequests:
             vouched = self._authority(header.expires_at).vouched
             validation.advertised(header, vouched, arrived.device, body, signature, arrived.certificate)
             return
-        attempt = self._attempts.read(secure)
+        attempt = self._attempts.of(secure, arrived.device)
         cohort, place = attempt.cohort, attempt.places[arrived.device]
         match arrived.stage:
             case "share":
@@ -292,15 +295,15 @@ class SecureRequests:
             case "survivors":
                 validation.agreed(cohort, place, body, signature, attempt.survivors(secure))
             case "unmask":
-                survivors, dealt = attempt.survivors(secure), self._attempts.dealt(secure)
+                survivors, dealt = attempt.survivors(secure), self._attempts.dealt(secure, attempt)
                 lacks = attempt.lacks(secure).get(place, ())
                 validation.revealed(cohort, place, body, signature, survivors, dealt, lacks)
             case "complain":
-                validation.complained(cohort, place, body, signature, self._attempts.dealt(secure))
+                validation.complained(cohort, place, body, signature, self._attempts.dealt(secure, attempt))
             case "open":
                 asked = [holder for holder, dealers in secure.complaints.items() if arrived.device in dealers]
                 holders = [attempt.places[holder] for holder in asked]
-                validation.pairs_opened(cohort, place, body, signature, holders, self._attempts.dealt(secure))
+                validation.pairs_opened(cohort, place, body, signature, holders, self._attempts.dealt(secure, attempt))
             case _:
                 assert_never(arrived.stage)
 
@@ -308,7 +311,7 @@ class SecureRequests:
         """Of a list that was signed before only the signature is stored: what stands beside it must be that list."""
         if arrived.stage != "survivors" or state.secure is None:
             return
-        if arrived.body != self._attempts.read(state.secure).survivors(state.secure).encoded:
+        if arrived.body != self._attempts.of(state.secure, arrived.device).survivors(state.secure).encoded:
             raise problem("duplicate", "another list than the one that this device has signed stands beside it")
 
     def _store(self, arrived: ArrivedMessage, stored: StoredMessage) -> None:
@@ -334,15 +337,15 @@ class SecureRequests:
             return None
         if state.phase != "masking":
             raise problem("late", "the masked vectors of this attempt are in")
-        place = self._attempts.read(secure).places[device]
-        return self._attempts.dealt(secure).to(place).encoded
+        attempt = self._attempts.of(secure, device)
+        return self._attempts.dealt(secure, attempt).to(attempt.places[device]).encoded
 
     def _while_masking(self, state: RunState, secure: SecureRound, device: str) -> bytes | None:
         """The list, once all have masked; before, complaints of this device, or how its own complaint was settled."""
         if state.phase in ("agreeing", "unmasking"):
             if device not in secure.masked:
                 raise problem("late", "the masked vectors of this attempt are in")
-            return self._attempts.read(secure).survivors(secure).encoded
+            return self._attempts.of(secure, device).survivors(secure).encoded
         if state.phase != "masking":
             return None
         holders = complaints.accusing(state, device)
@@ -354,7 +357,7 @@ class SecureRequests:
         return self._settlement(secure, device)
 
     def _settlement(self, secure: SecureRound, holder: str) -> bytes:
-        attempt = self._attempts.read(secure)
+        attempt = self._attempts.of(secure, holder)
         place, out = attempt.places[holder], attempt.lacks(secure).get(attempt.places[holder], frozenset())
         digests = {dealer: of[holder] for dealer, of in secure.opened.items() if holder in of}
         found = zip(digests, self._attempts.messages(digests.values()), strict=True)
@@ -368,7 +371,8 @@ class SecureRequests:
 def _named(state: RunState, arrived: ArrivedMessage) -> dict[str, tuple[str, ...]]:
     """The devices that a complaint or opened pairs name, sorted; none where the message is malformed: then it is
     refused when it is checked."""
-    order = () if state.secure is None else state.secure.order
+    group = None if state.secure is None else state.secure.group_of.get(arrived.device)
+    order = () if group is None else group.order
     with suppress(SecaggError):
         if arrived.stage == "complain":
             dealers = Complaint.parse(arrived.body, len(order)).rows
@@ -405,12 +409,12 @@ def most_advertised() -> int:
 
 def most_bytes(
     stage: Literal["share", "mask", "survivors", "unmask", "complain", "open"],
-    secure: SecureRound,
+    group: Group,
     header: AttemptHeader,
 ) -> int:
-    """Bytes of the longest body of this stage for the roster of ``secure``."""
-    n = len(secure.order)
-    holders = secure.neighbours or n
+    """Bytes of the longest body of this stage from a device of this group."""
+    n = len(group.order)
+    holders = group.neighbours or n
     match stage:
         case "share":
             return _HEAD + holders * (_ROW + SEALED_BYTES + DIGESTS_BYTES)

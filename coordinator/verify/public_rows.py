@@ -122,9 +122,10 @@ def _body(
         body["weight"] = secure.weight
         body["secure"] = {
             "attempts": logged.attempt + 1,
-            "roster": len(secure.order),
-            "threshold": secure.threshold,
-            "signers": secure.signers,
+            "roster": len(secure.roster),
+            "threshold": max((group["threshold"] for group in secure.groups), default=0),
+            "signers": max((group["signers"] for group in secure.groups), default=0),
+            **({"groups": len(secure.groups)} if len(secure.groups) > 1 else {}),
             "opened": bool(secure.opened),
         }
     if logged.taken is not None:

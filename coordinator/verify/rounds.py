@@ -233,7 +233,7 @@ class RoundChecks:
         learned = row.kind != "datacenter" and not logged.advanced
         if row.kind == "secure" and learned:
             survivors = ((item.device, item.digest) for item in counted)
-            updates = sum_digest(logged.secure.header, survivors, max(logged.secure.opened, default=""))
+            updates = sum_digest(logged.secure.header, survivors, logged.secure.opened.values())
         elif row.kind in PLAIN and learned:
             updates = updates_digest((item.device, item.digest, item.weight) for item in counted)
         said = logged.commit.get("evidence", {})

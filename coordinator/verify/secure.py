@@ -22,18 +22,17 @@ _MESSAGES = ("Advertised", "Shared", "Complained", "PairsOpened", "Masked", "Sig
 class LoggedSecure:
     """The events of one secure round; all but ``blobs`` of its last attempt. ``add`` takes the next one."""
 
-    order: frozenset[str] = frozenset()
-    """Devices of the roster."""
+    groups: list[dict[str, Any]] = field(default_factory=list)
+    """Of the roster, as the log has them."""
     header: str = ""
-    threshold: int = 0
-    signers: int = 0
-    """Signatures under the list that the roster asks for."""
     signed: set[str] = field(default_factory=set)
     revealed: set[str] = field(default_factory=set)
-    opened: set[str] = field(default_factory=set)
-    """Digests of sums."""
+    opened: dict[int, str] = field(default_factory=dict)
+    """Group -> digest of its sum."""
+    openings: int = 0
+    """How many sums were opened."""
     weight: int = 0
-    """Of the last one."""
+    """Of all of them."""
     blobs: set[bytes] = field(default_factory=set)
     """SHA-256 of every message, roster and sum of the round, of 32 bytes."""
 
@@ -45,44 +44,62 @@ class LoggedSecure:
             self.header = body.get("header", "")
         match event.kind:
             case "Announced" if body["attempt"] > 0 and not self.opened:
-                self.order, self.threshold, self.signers = frozenset(), 0, 0
+                self.groups = []
                 self.signed, self.revealed = set(), set()
             case "Rostered":
-                self.order = frozenset(body["order"])
-                self.threshold, self.signers = body["threshold"], body["signers"]
+                self.groups = body["groups"]
             case "Signed":
                 self.signed.add(body["device"])
             case "Revealed":
                 self.revealed.add(body["device"])
             case "Opened":
-                self.opened.add(body["digest"])
-                self.weight = body.get("weight", 0)
+                self.opened[body.get("group", 0)] = body["digest"]
+                self.openings += 1
+                self.weight += body.get("weight", 0)
             case _:  # other kinds change nothing of this account
                 pass
+
+    @property
+    def roster(self) -> frozenset[str]:
+        """Its devices."""
+        return frozenset(device for group in self.groups for device in group["order"])
 
 
 def against_secure(round: int, logged: LoggedSecure, survivors: set[str]) -> Iterator[RunViolation]:
     """Findings for a committed secure round. ``survivors``: the devices that count."""
-    strangers = sorted(survivors - logged.order)
+    strangers = sorted(survivors - logged.roster)
     if strangers:
         yield RunViolation("secure", round, f"{', '.join(strangers)} count, and are not in its roster")
-    others = sorted(logged.signed - survivors)
-    if others:
-        yield RunViolation("secure", round, f"{', '.join(others)} signed the list of survivors, and are not on it")
-    signed = len(logged.signed & survivors)
-    if signed < logged.signers or not signed:
-        yield RunViolation(
-            "secure",
-            round,
-            f"{signed} survivors signed the list, and it takes {max(logged.signers, 1)}: a sum was opened",
-        )
+        return
     if not logged.revealed <= logged.signed:
         yield RunViolation("secure", round, "devices revealed shares that had not signed the list")
-    if len(logged.revealed) < logged.threshold:
-        revealed = f"{len(logged.revealed)} devices revealed shares"
-        yield RunViolation("secure", round, f"{revealed}, and it takes {logged.threshold} to rebuild a secret")
-    if len(logged.opened) != 1:
-        yield RunViolation("secure", round, f"it was committed, and the log opens {len(logged.opened)} sums")
+    fewest = len(logged.groups) // 2 + 1
+    miscounted = len(logged.opened) < fewest or logged.openings != len(logged.opened)
+    if miscounted:
+        yield RunViolation("secure", round, f"it was committed, and the log opens {logged.openings} sums")
+    for number, group in enumerate(logged.groups):
+        devices = set(group["order"])
+        if number in logged.opened:
+            yield from _against_group(round, group, logged, survivors & devices)
+        elif (unsummed := sorted(survivors & devices)) and not miscounted:
+            yield RunViolation("secure", round, f"{', '.join(unsummed)} count, and no sum of their group was opened")
+
+
+def _against_group(
+    round: int, group: Mapping[str, Any], logged: LoggedSecure, survivors: set[str]
+) -> Iterator[RunViolation]:
+    signed, revealed = logged.signed & set(group["order"]), logged.revealed & set(group["order"])
+    others = sorted(signed - survivors)
+    if others:
+        yield RunViolation("secure", round, f"{', '.join(others)} signed the list of survivors, and are not on it")
+    listed = len(signed & survivors)
+    if listed < group["signers"] or not listed:
+        needed = max(group["signers"], 1)
+        why = f"{listed} survivors signed the list, and it takes {needed}: a sum was opened"
+        yield RunViolation("secure", round, why)
+    if len(revealed) < group["threshold"]:
+        what = f"{len(revealed)} devices revealed shares, and it takes {group['threshold']} to rebuild a secret"
+        yield RunViolation("secure", round, what)
 
 
 def against_leftovers(blobs: Readable, over: Mapping[int, LoggedSecure], kept: set[str]) -> Iterator[RunViolation]:

@@ -19,7 +19,7 @@ from typing import Any
 from client_sdk.secagg.actions import Primitives
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.masks import Masker
-from client_sdk.secagg.roster import MaskingCohort, Roster, rejoin
+from client_sdk.secagg.roster import MaskingCohort, Roster, rejoin_all
 from client_sdk.secagg.shamir import SHARE_BYTES
 from client_sdk.secagg.shares import TAG_BYTES, SharePair
 
@@ -58,9 +58,10 @@ def _unseal(agreed: bytes, h: bytes, dealer: object, holder: object, sealed: byt
 
 
 @lru_cache(maxsize=2)
-def _cohort(header: bytes, roster: bytes) -> MaskingCohort:
-    """The cohort that all devices of an attempt share."""
-    return rejoin(AttemptHeader.parse(header), Roster.parse(roster))
+def _cohorts(header: bytes, roster: bytes) -> dict[str, MaskingCohort]:
+    """Device -> the cohort of its group, which all devices of the group share."""
+    groups = rejoin_all(AttemptHeader.parse(header), Roster.parse(roster))
+    return {cohort.device(place): cohort for cohort in groups for place in range(cohort.n)}
 
 
 NULL = Primitives(
@@ -71,6 +72,6 @@ NULL = Primitives(
     agree=lambda key, public: b"",
     pair_seed=lambda agreed, h, one, other: b"",
     roster=lru_cache(maxsize=2)(Roster.parse),
-    join=lambda header, roster, vouched, near: _cohort(header.encoded, roster.encoded),
+    join=lambda header, roster, vouched, near: _cohorts(header.encoded, roster.encoded)[near],
     prove=lambda proof, cohort, place, survivors: None,
 )

@@ -84,6 +84,8 @@ _SECURE_VIEW = {
     "threshold": 7,
     "signers": 7,
     "excluded": 1,
+    "groups": 4,
+    "fallen": 1,
     "opened": True,
     "exchanges": [_EXCHANGE_VIEW],
     "earlier": [
@@ -146,7 +148,7 @@ _POLICY = {
 _SECURE_TASK = {
     "q": 12, "max_norm": 2.0, "max_abs": 0.5, "weight_cap": 500, "profile": "fast", "drop": 44,
     "weighting": "equal",
-    "corrupt_millionths": 100000, "sigma": 80, "eta": 40, "minimum_cohort": 128,
+    "corrupt_millionths": 100000, "sigma": 80, "eta": 40, "minimum_cohort": 128, "groups": 4,
     "statistics": [1.5, 65536.0], "move": 6.0, "move_each": 0.25, "first_seed": 7,
     "signed": {"digest": _D["b"], "bytes": 99, "signature": "ab" * 64},
 }  # fmt: skip
@@ -244,6 +246,7 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
             "corrupt_millionths",
             "sigma",
             "eta",
+            "groups",
             "statistics",
             "move",
             "move_each",
@@ -649,14 +652,18 @@ EVENTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {
             **_OF_ROUND,
             "digest": _D["c"],
-            "order": ["d1", "d2", "d3"],
-            "threshold": 3,
-            "signers": 2,
-            "fewest": 3,
-            "ring": [2, 0, 1],
-            "neighbours": 2,
+            "groups": [
+                {
+                    "order": ["d1", "d2", "d3"],
+                    "threshold": 3,
+                    "signers": 2,
+                    "fewest": 3,
+                    "ring": [2, 0, 1],
+                    "neighbours": 2,
+                }
+            ],
         },
-        ("ring", "neighbours"),
+        (),
     ),
     "Shared": (_SENT, ()),
     "Masked": (_SENT, ()),
@@ -667,8 +674,8 @@ EVENTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "Spent": ({**_OF_ROUND, "device": "d1"}, ()),
     "Declined": ({**_OF_ROUND, "device": "d1", "reason": "It advertised 8 times here."}, ()),
     "Revealed": (_SENT, ()),
-    "Opened": ({**_OF_ROUND, "digest": _D["c"], "bytes": 4096, "weight": 300}, ()),
-    "OpeningFailed": ({**_OF_ROUND, "lost": ["d2"], "reason": "too few shares"}, ()),
+    "Opened": ({**_OF_ROUND, "group": 1, "digest": _D["c"], "bytes": 4096, "weight": 300}, ("group",)),
+    "OpeningFailed": ({**_OF_ROUND, "group": 1, "lost": ["d2"], "reason": "too few shares"}, ("group",)),
     "Discarded": ({"round": 7}, ()),
     "Advanced": ({"round": 7, "by": "the owner"}, ()),
     "Unbarred": ({"device": "d1", "by": "the owner"}, ()),

@@ -209,7 +209,8 @@ class Chosen:
         fewest, holds = self._fewest(), cast("WholeRule", self.rule).holds
         if quorum < fewest:
             return (
-                f"it takes no fewer than {fewest} updates, and a round may have {quorum}: raise cohort.goal or quorum"
+                f"it takes no fewer than {fewest} updates, and a round may have {quorum}: raise cohort.goal or quorum, "
+                "in secure rounds secure.groups"
             )
         if (taken := 4 * elements * holds + 32 * goal * goal) > MEMORY:
             return (
@@ -237,6 +238,11 @@ class Chosen:
                 require_on_made_updates(weights, self.of_whole)
         except (ExtensionError, TensorError) as error:
             raise ExtensionError(f"rule: {error}") from None
+
+    def withstands(self, count: int) -> int:
+        """How many of so many updates may be wrong, as far as the rule says it."""
+        said = getattr(self.rule, "withstands", None)
+        return 0 if said is None else int(said(self.rule_settings, count))
 
     def _fewest(self) -> int:
         with failures("aggregation rule of the plan", self.rule):

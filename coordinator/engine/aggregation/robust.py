@@ -45,6 +45,9 @@ class Krum:
     def fewest(self, settings: Settings) -> int:
         return int(settings["wrong"] + max(settings["wrong"] + 3, settings["keep"]))
 
+    def withstands(self, settings: Settings, count: int) -> int:
+        return int(settings["wrong"])
+
     def delta(self, updates: Updates, settings: Settings) -> Float32:
         products = gram(updates)
         squares = products.diagonal()
@@ -84,6 +87,9 @@ class GeometricMedian:
     def fewest(self, settings: Settings) -> int:
         """Of two updates neither is the minority."""
         return 3
+
+    def withstands(self, settings: Settings, count: int) -> int:
+        return (count - 1) // 2
 
     def delta(self, updates: Updates, settings: Settings) -> Float32:
         products = gram(updates)

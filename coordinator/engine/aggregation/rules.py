@@ -24,7 +24,8 @@ Vector = NDArray[np.float32]
 
 class Rule(Protocol):
     """The port of a rule; of one that needs the *sum* this is all. A function of its arguments: the same updates give
-    the same bits on every machine, whatever the width of a block."""
+    the same bits on every machine, whatever the width of a block. A rule whose method ``withstands(settings, count)``
+    says it survives that many wrong ones of ``count`` updates."""
 
     @property
     def needs(self) -> Needs:
@@ -86,6 +87,9 @@ class Median:
     takes_weights = False
     parameters: Mapping[str, Parameter] = {}
 
+    def withstands(self, settings: Settings, count: int) -> int:
+        return (count - 1) // 2
+
     def combine(self, columns: Columns, weights: Weights, settings: Settings) -> Vector:
         return np.median(columns, axis=0).astype(np.float32)
 
@@ -115,9 +119,12 @@ class TrimmedMean:
         )
     }
 
+    def withstands(self, settings: Settings, count: int) -> int:
+        return min(math.floor(settings["fraction"] * count + _ROUNDING), (count - 1) // 2)
+
     def combine(self, columns: Columns, weights: Weights, settings: Settings) -> Vector:
         count = len(columns)
-        cut = min(math.floor(settings["fraction"] * count + _ROUNDING), (count - 1) // 2)
+        cut = self.withstands(settings, count)
         middle = np.sort(columns, axis=0)[cut : count - cut]
         total = np.zeros(columns.shape[1])
         for row in middle:

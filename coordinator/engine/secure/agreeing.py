@@ -13,11 +13,18 @@ from __future__ import annotations
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.phases.lifecycle import abandon
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step
 from coordinator.engine.secure import margin
-from coordinator.engine.secure.attempts import awaited, count_awaited, enter, exchange_deadline, route, under_way
+from coordinator.engine.secure.attempts import (
+    awaited,
+    count_awaited,
+    enter,
+    exchange_deadline,
+    go_on_with,
+    route,
+    under_way,
+)
 from coordinator.engine.secure.holders import lacking
 from coordinator.engine.secure.marks import with_spent
 from coordinator.engine.secure.messages import accepted, answered, with_message
@@ -50,37 +57,35 @@ def signed(state: RunState, event: ev.Signed) -> Step:
 
 def agree_if_complete(state: RunState, at: float) -> Step:
     """End the exchange when every survivor can be sent enough signatures and those who signed can rebuild every secret,
-    or no device is awaited."""
+    or no device is awaited that could help."""
     secure, _ = under_way(state)
-    have = len(secure.signed)
-    if have >= secure.signers and not lacking(secure, secure.signed, secure.shared):
-        return agreed(state, at)
-    left = count_awaited(state, secure.masked.keys(), secure.signed.keys(), most=max(1, secure.signers - have))
-    if not left:
-        return agreed(state, at)
-    if have + left < secure.signers:
-        return _too_few_signed(state, at)
-    return state, []
+    for group in secure.standing.values():
+        listed, signed = secure.masked.keys() & set(group.order), secure.signed.keys() & set(group.order)
+        have = len(signed)
+        if have >= group.signers and not lacking(secure, secure.signed, secure.shared.keys() & set(group.order)):
+            continue
+        left = count_awaited(state, listed, signed, most=max(1, group.signers - have))
+        if left and have + left >= group.signers:
+            return state, []
+    return agreed(state, at)
 
 
 def agreed(state: RunState, at: float) -> Step:
-    """Continue with the shares, where the survivors with enough signatures are enough to rebuild every secret."""
+    """Continue with the shares, in the groups where the survivors with enough signatures are enough to rebuild every
+    secret."""
     secure, _ = under_way(state)
     blind = set(lacking(secure, secure.signed, secure.signed))
-    if len(secure.signed) < secure.signers or lacking(secure, secure.signed.keys() - blind, secure.shared):
-        return _too_few_signed(state, at)
-    return begin_unmasking(state, at)
-
-
-def _too_few_signed(state: RunState, at: float) -> Step:
-    secure, _ = under_way(state)
-    reason = f"{len(secure.signed)} of {len(secure.masked)} survivors signed the list, and it takes {secure.signers}"
-    if len(secure.signed) >= secure.signers:
-        reason = (
-            f"{len(secure.signed)} of {len(secure.masked)} survivors signed the list, too few of them near one device"
-        )
-    state = margin.ended(state, secure, len(secure.masked.keys() - secure.signed.keys()))
-    return abandon(state, at, reason)
+    unheld = set(lacking(secure, secure.signed.keys() - blind, secure.shared))
+    groups, reasons = set[int](), list[str]()
+    for number, group in secure.standing.items():
+        have, listed = len(secure.signed.keys() & set(group.order)), len(secure.masked.keys() & set(group.order))
+        if have < group.signers:
+            reasons.append(f"{have} of {listed} survivors signed the list, and it takes {group.signers}")
+        elif unheld.isdisjoint(group.order):
+            groups.add(number)
+        else:
+            reasons.append(f"{have} of {listed} survivors signed the list, too few of them near one device")
+    return go_on_with(state, at, groups, reasons, begin_unmasking, secure.masked.keys() - secure.signed.keys())
 
 
 def pending(state: RunState) -> list[fx.Action]:

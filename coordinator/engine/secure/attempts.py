@@ -6,7 +6,7 @@ failed, for ``secure.attempts`` attempts at most.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Set
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from dataclasses import replace
 from itertools import islice
 
@@ -16,11 +16,11 @@ from coordinator.engine.phases.lifecycle import abandon
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step
 from coordinator.engine.secure.disputes import at_fault
-from coordinator.engine.secure.holders import enough, needed
-from coordinator.engine.secure.margin import short
+from coordinator.engine.secure.holders import complete, enough, needed
+from coordinator.engine.secure.margin import ended, short
 from coordinator.engine.secure.plan import Secure
 from coordinator.engine.secure.progress import given_up
-from coordinator.engine.secure.state import SecureRound
+from coordinator.engine.secure.state import FOR_THE_SUM, SecureRound
 from coordinator.engine.state import RoundPhase, RunState, altered
 
 
@@ -151,11 +151,11 @@ def close_or_wait(
     answered: Set[str],
     following: Callable[[RunState, float], Step],
     time_is_up: bool,
-    least: int = 0,
+    listed: bool = False,
 ) -> Step:
     """Ends an exchange before the list is fixed, or goes on waiting. It ends when nobody is silent, when too few could
-    still come, or when the time is up: the ``following`` one begins where enough came, and at ``least`` so many, else a
-    new attempt.
+    still come, or when the time is up: the ``following`` one begins where enough came, else a new attempt.
+    ``listed``: enough for lists with their margins.
 
     ``did``: what the exchange is for, for people; ``came``: who has done it, ``of`` whom; ``answered``: they, and who
     has reported that it cannot. The others may still do it, where they are present."""
@@ -163,16 +163,72 @@ def close_or_wait(
     if at >= secure.expires_at:
         return fresh(state, at, f"attempt {state.current.attempt} expired before all had {did}")
     quorum, have = state.plan.cohort.quorum_count, len(came)
-    wanted, complete = max(least, needed(quorum, secure)), enough(quorum, secure, came, secure.shared)
-    without_margin, complete = complete and have < least, complete and have >= least
+    wanted = needed(quorum, secure, listed=listed)
+    groups = complete(secure, came, secure.shared, listed=listed) if have >= wanted else frozenset[int]()
+    suffices = enough(quorum, secure, groups, came)
+    without_margin = listed and not suffices and enough(quorum, secure, complete(secure, came, secure.shared), came)
     if not time_is_up:
         left = count_awaited(state, of, answered, most=max(1, wanted - have))
         if left and have + left >= wanted:
-            return until_quiet(state, at) if complete else state, []
-    if complete:
-        return following(state, at)
+            return until_quiet(state, at) if suffices else state, []
+    if suffices:
+        state, fell = only(state, groups, f"too few devices of its group {did}")
+        state, more = following(state, at)
+        return state, [*fell, *more]
     lack = f"; it takes {wanted}" if have < wanted else ", too few of them share holders of one device"
     if without_margin:
-        state, lack = short(state), f"; {secure.signers} must sign the list, and {secure.margin} more may vanish before"
+        signers = sum(group.signers for group in secure.standing.values())
+        spare = sum(secure.margins[number] for number in secure.standing)
+        state, lack = short(state), f"; {signers} must sign the list, and {spare} more may vanish before"
     reason = f"{have} of {len(of)} devices {did} in attempt {state.current.attempt}{lack}"
     return fresh(state, at, reason, awaited(state, of, answered) if time_is_up else ())
+
+
+def only(state: RunState, groups: Set[int], reason: str) -> Step:
+    """The round goes on with these groups alone: the devices of the others are excluded for this ``reason``, and what
+    they have sent is deleted when the round ends."""
+    secure, _ = under_way(state)
+    fallen = secure.standing.keys() - groups
+    if not fallen:
+        return state, []
+    current = state.current
+    members = [device for number in fallen for device in secure.groups[number].order]
+    gone = present(state, members)
+    refusals = [
+        fx.RecordRefusal(round=current.number, device=item.device, digest=item.digest, kind="abandoned", reason=reason)
+        for item in kind_of(current).contributions(current)
+        if item.device in gone
+    ]
+    for exchange in FOR_THE_SUM:
+        secure = secure.without(exchange, *members)
+    secure = replace(secure, fallen={**secure.fallen, **dict.fromkeys(sorted(fallen), reason)})
+    current = replace(
+        current,
+        secure=secure,
+        excluded={**dict.fromkeys(gone, reason), **current.excluded},
+        members={
+            device: replace(member, status="training") if device in gone and member.status == "reported" else member
+            for device, member in current.members.items()
+        },
+    )
+    state = state.with_round(current)
+    return state, [*refusals, fx.Release(round=current.number, devices=gone), record(state, "open")]
+
+
+def go_on_with(
+    state: RunState,
+    at: float,
+    groups: Set[int],
+    reasons: Sequence[str],
+    following: Callable[[RunState, float], Step],
+    vanished: Set[str] = frozenset(),
+) -> Step:
+    """What follows once the list is fixed, with these groups alone, where they are enough; else the round is abandoned,
+    for the first of the ``reasons`` why the others cannot go on. ``vanished``: of the lists, as far as anybody can
+    know."""
+    secure, _ = under_way(state)
+    if not enough(state.plan.cohort.quorum_count, secure, groups, secure.masked):
+        return abandon(ended(state, secure, len(vanished)) if vanished else state, at, reasons[0])
+    state, fell = only(state, groups, next(iter(reasons), ""))
+    state, more = following(state, at)
+    return state, [*fell, *more]

@@ -15,7 +15,6 @@ from dataclasses import replace
 from coordinator.engine import effects as fx
 from coordinator.engine.phases.refusing import Step
 from coordinator.engine.secure.attempts import present, under_way, with_secure
-from coordinator.engine.secure.messages import without
 from coordinator.engine.state import RunState
 
 
@@ -83,4 +82,4 @@ def left_out(state: RunState, at: float, device: str, reason: str) -> tuple[RunS
     refused = fx.RecordRefusal(
         round=state.round_number, device=device, digest=digest, kind="invalid-update", reason=why
     )
-    return with_secure(state, without(secure, "masked", device)), [refused]
+    return with_secure(state, secure.without("masked", device)), [refused]

@@ -14,7 +14,7 @@ from coordinator.engine.secure import agreeing, collecting, masking, sharing, un
 from coordinator.engine.secure.attempts import under_way, with_secure
 from coordinator.engine.secure.complaints import left_out
 from coordinator.engine.secure.marks import with_declined, with_spent
-from coordinator.engine.secure.messages import not_a_member, without, wrong_phase
+from coordinator.engine.secure.messages import not_a_member, wrong_phase
 from coordinator.engine.state import RunState, membership
 
 
@@ -98,13 +98,13 @@ def _without(state: RunState, at: float, device: str) -> Step:
     secure, _ = under_way(state)
     match state.phase:
         case "collecting":
-            return collecting.gather_if_complete(with_secure(state, without(secure, "advertised", device)), at)
+            return collecting.gather_if_complete(with_secure(state, secure.without("advertised", device)), at)
         case "sharing" if not secure.roster:
             if device not in secure.advertised:
                 return state, []
-            return sharing.gather_again(with_secure(state, without(secure, "advertised", device)), at)
+            return sharing.gather_again(with_secure(state, secure.without("advertised", device)), at)
         case "sharing":
-            return sharing.go_on(with_secure(state, without(secure, "shared", device)), at)
+            return sharing.go_on(with_secure(state, secure.without("shared", device)), at)
         case "masking":
             return masking.go_on(state, at)
         case "agreeing":

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from coordinator.engine.event_fields import OfAttempt, OfDevice
+from coordinator.engine.event_fields import Group, OfAttempt, OfDevice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,23 +43,13 @@ class Advertised(Sent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rostered(OfAttempt):
-    """The result of ``effects.Gather``: the roster of all that advertised, and the numbers that its size gives."""
+    """The result of ``effects.Gather``: the roster of all that advertised, divided into groups."""
 
     kind: ClassVar[str] = "Rostered"
     digest: str
     """Of the roster's blob."""
-    order: tuple[str, ...]
-    """Devices by place: ascending ids, all of those that the action named."""
-    threshold: int
-    """t: how many shares rebuild a secret."""
-    signers: int
-    """How many must have signed a survivor list before anything is revealed under it."""
-    fewest: int
-    """The shortest survivor list that a device signs."""
-    ring: tuple[int, ...] = ()
-    """The places around the ring; empty: a complete graph."""
-    neighbours: int = 0
-    """How many neighbours a device has on the ring, an even number. 0 where there is no ring."""
+    groups: tuple[Group, ...]
+    """They have all of the devices that the action named, each once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,9 +108,11 @@ class Revealed(Sent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened(OfAttempt):
-    """The result of ``effects.Open``: the sum of the survivors' lanes is unmasked and durable."""
+    """The result of ``effects.Open``: the sum of the lanes of a group's survivors is unmasked and durable."""
 
     kind: ClassVar[str] = "Opened"
+    group: int = 0
+    """The group's number, from 0."""
     digest: str
     """Of the sum's blob."""
     bytes: int
@@ -130,9 +122,11 @@ class Opened(OfAttempt):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpeningFailed(OfAttempt):
-    """The result of ``effects.Open``: there is no sum."""
+    """The result of ``effects.Open``: there is no sum of a group."""
 
     kind: ClassVar[str] = "OpeningFailed"
+    group: int = 0
+    """The group's number, from 0."""
     lost: tuple[str, ...]
     """Dealers that are proven to be at fault: as many shares as rebuild a secret match what they signed, and give
     another secret. Empty: every secret was rebuilt, but the sum is impossible."""

@@ -39,7 +39,10 @@ def short(state: RunState) -> RunState:
 
 def shown(state: RunState, secure: SecureRound) -> RunState:
     """The state whose list is shown."""
-    has_all = len(secure.masked) >= secure.signers + whole(state, len(secure.order), secure.signers)
+    has_all = all(
+        len(secure.masked.keys() & set(group.order)) >= group.signers + whole(state, len(group.order), group.signers)
+        for group in secure.standing.values()
+    )
     return replace(state, margin_missed=0) if has_all and state.margin_missed else state
 
 

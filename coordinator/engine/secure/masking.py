@@ -114,7 +114,7 @@ def _close_or_wait(state: RunState, at: float, *, time_is_up: bool) -> Step:
         answered=_came(state),
         following=begin_agreeing,
         time_is_up=time_is_up,
-        least=secure.signers + secure.margin,
+        listed=True,
     )
 
 

@@ -5,17 +5,16 @@ state with it and without it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Literal, assert_never
+from typing import assert_never
 
 from coordinator.engine import effects as fx
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.secure import events as ev
 from coordinator.engine.secure.attempts import under_way, with_secure
-from coordinator.engine.secure.state import SecureRound
+from coordinator.engine.secure.state import Exchange, SecureRound
 from coordinator.engine.state import RoundPhase, RunState, altered, membership
 
 Message = ev.Advertised | ev.Shared | ev.Complained | ev.PairsOpened | ev.Masked | ev.Signed | ev.Revealed
-Exchange = Literal["advertised", "shared", "complained", "opened", "masked", "signed", "revealed"]
 
 _ORDER = ("selecting", "collecting", "sharing", "masking", "agreeing", "unmasking", "committing")
 _EXCHANGES: Mapping[type[Message], tuple[Exchange, tuple[RoundPhase, ...]]] = {
@@ -97,7 +96,7 @@ def _out_of_turn(secure: SecureRound, event: Message, out: Collection[str]) -> t
         case ev.Shared() if not secure.roster:
             return "stale", f"device {device} cannot share: there is no roster yet"
         case ev.Shared():
-            return None if device in secure.order else ("not-selected", f"device {device} is not in the roster")
+            return None if device in secure.group_of else ("not-selected", f"device {device} is not in the roster")
         case ev.Complained() if device in secure.masked:
             return "conflict", "the device has masked with these shares"
         case ev.Complained():
@@ -132,15 +131,6 @@ def with_message(state: RunState, event: Message) -> RunState:
         mine = {**dict.fromkeys(event.holders, event.digest), **secure.opened.get(event.device, {})}
     came = {**sent(secure, type(event)), event.device: mine}
     return with_secure(state, altered(secure, bytes=size, **{exchange: came}))
-
-
-def without(secure: SecureRound, exchange: Exchange, device: str) -> SecureRound:
-    """The attempt without what this device sent in an exchange; its blob is deleted when the round ends."""
-    came: Mapping[str, str] = getattr(secure, exchange)
-    if device not in came:
-        return secure
-    rest = {other: came[other] for other in came if other != device}
-    return altered(secure, older=(*secure.older, came[device]), **{exchange: rest})
 
 
 def accepted(event: Message) -> fx.Accepted:

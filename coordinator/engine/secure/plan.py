@@ -24,10 +24,11 @@ from pydantic import (
 
 from client_sdk.codecs import linear_names
 from client_sdk.protocol.secure import SIGNATURE_PATTERN
+from client_sdk.secagg.consent import withstood
 from client_sdk.secagg.errors import BadParameters
-from client_sdk.secagg.header import GraphRule, Terms
+from client_sdk.secagg.header import MOST_GROUPS, GraphRule, Terms
 from client_sdk.secagg.lanes import lane_bits
-from client_sdk.secagg.parameters import LARGEST, SMALLEST, STRICT_LIMIT
+from client_sdk.secagg.parameters import LARGEST, SMALLEST, STRICT_LIMIT, colluding_of_all
 from client_sdk.secagg.quantize import LARGEST_BOUND, SMALLEST_BOUND, WEIGHT_LIMIT, Quantizer
 from client_sdk.tensors.exact_sum import RANGE
 from coordinator.engine.aggregation.optimizers import NO_BOUND, Reach
@@ -45,6 +46,8 @@ EXCHANGES = 4
 _MILLION = 1_000_000
 LEAST_MARGIN = 50
 """Of a roster, in thousandths."""
+SIGMA = 80
+"""Bits of secrecy, where a plan does not say them."""
 Q_MOST = 24
 FEWEST_BITS = 5.25
 """With fewer bits of a value in the mean, by a weight cap far above what devices weigh, no run begins: with the default
@@ -98,14 +101,22 @@ class Secure(Section):
     near what devices usually weigh: a device adds as much rounding as one at the cap, whatever it weighs. A run is
     refused where rounding would be larger than what is learned for that."""
     minimum_cohort: int = Field(default=64, ge=SMALLEST, le=LARGEST)
-    """Fewest devices in a roster and in a sum. Devices refuse fewer than their owner's policy allows (64)."""
+    """Fewest devices in a group of the roster and in its sum. Devices refuse fewer than their owner's policy allows
+    (64)."""
+    groups: int = Field(default=1, ge=1, le=MOST_GROUPS)
+    """Into how many groups the devices of a round are divided at random, each with masks, a list and a sum of its own.
+    A device masks with its group alone; a group that fails or whose sum is impossible costs that group, and the round
+    goes on with the others, while they are more than half of the groups and have ``cohort.quorum`` devices. The groups'
+    means go through ``aggregation.rule``: a median or trimmed mean of them survives groups with a wrong sum. A device
+    hides in its group alone, and fewer colluders are withstood: ``quorate plan check`` says how many."""
     reserve: int | None = Field(default=None, ge=0, le=LARGEST)
     """Devices above ``cohort.goal`` that still come into the roster, so that some may vanish. None: a twentieth of the
     goal, at least one, but no more than half of those that ``cohort.select`` has above the goal, so that a round need
     not wait for all of them, and no more than the profile's largest roster allows."""
     margin: int | None = Field(default=None, ge=0, le=LARGEST, exclude_if=_unsaid)
     """Devices that may vanish between the list of survivors and the sum: the list is shown only when so many more have
-    masked than must sign it; else a fresh attempt begins, without a signature. None: what the last five lists lost, at
+    masked than must sign it; else a fresh attempt begins, without a signature. Of several groups each has it, and one
+    that lacks it falls where the others are enough. None: what the last five lists lost, at
     least 5 % and one device. Never above half of those that need not sign (a third of the roster, in *fast* rounds
     ``drop``), and half as much after each attempt that failed for want of it."""
     exchange_s: float = Field(default=60.0, gt=0, le=86_400, allow_inf_nan=False)
@@ -164,7 +175,7 @@ class Secure(Section):
             profile="fast",
             drop=self.drop or 0,
             corrupt_millionths=round(_MILLION * (0.1 if self.corrupt is None else self.corrupt)),
-            sigma=80 if self.sigma is None else self.sigma,
+            sigma=SIGMA if self.sigma is None else self.sigma,
             eta=40 if self.eta is None else self.eta,
         )
 
@@ -182,6 +193,7 @@ class Secure(Section):
             weight_cap=self.cap(aggregation),
             rule=self.rule,
             minimum_cohort=self.minimum_cohort,
+            groups=self.groups,
             statistics=tuple(aggregation.range_of(name) or RANGE for name in sorted(statistics)),
             move=reach.norm,
             move_each=reach.each,
@@ -189,7 +201,7 @@ class Secure(Section):
 
     def fewest_advertisers(self, cohort: Cohort) -> int:
         """The smallest roster with which a round goes on."""
-        return max(cohort.quorum_count, self.minimum_cohort)
+        return max(cohort.quorum_count, self.minimum_cohort * self.groups)
 
     def reserved(self, cohort: Cohort) -> int:
         """How many devices ``reserve`` is."""
@@ -198,19 +210,24 @@ class Secure(Section):
         goal = cohort.goal
         return max(0, min(max(1, goal // 20), (cohort.select - goal) // 2, self.largest_roster - goal))
 
+    @property
+    def fewest_groups(self) -> int:
+        """With how many groups a round can be committed, at least."""
+        return self.groups // 2 + 1
+
     def most_advertisers(self, cohort: Cohort) -> int:
         """The largest roster: it is closed as soon as this many have advertised."""
         return cohort.goal + self.reserved(cohort)
 
     def margin_of(self, n: int, signers: int, share: int = LEAST_MARGIN) -> int:
-        """How many devices ``margin`` is, in a roster of ``n`` of whom ``signers`` must sign. ``share``: thousandths of
+        """How many devices ``margin`` is, in a group of ``n`` of whom ``signers`` must sign. ``share``: thousandths of
         the roster, where the plan does not say it."""
         wanted = max(1, -(-n * share // 1000)) if self.margin is None else self.margin
         return min(wanted, (n - signers) // 2)
 
     def first_margin(self, cohort: Cohort) -> int:
-        """That of a run's first list, where the roster is the largest one."""
-        most = self.most_advertisers(cohort)
+        """That of a run's first list of a group, where the roster is the largest one."""
+        most = self.most_advertisers(cohort) // self.groups
         return self.margin_of(most, self.rule.parameters(most).signers)
 
     @property
@@ -220,8 +237,8 @@ class Secure(Section):
 
     @property
     def largest_roster(self) -> int:
-        """The most devices that the profile takes."""
-        return STRICT_LIMIT if self.profile == "strict" else LARGEST
+        """The most devices that the profile takes, in all groups."""
+        return min(LARGEST, self.groups * STRICT_LIMIT) if self.profile == "strict" else LARGEST
 
     def said_of_sizes(self, plan: Plan) -> Iterator[str]:
         """What such rounds tell of how many examples single devices have, a sentence each."""
@@ -245,8 +262,26 @@ class Secure(Section):
             "--origins any."
         )
 
+    def said_of_groups(self, plan: Plan, withstands: int) -> Iterator[str]:
+        """What rosters of the plan's largest size withstand with these and with other numbers of groups, a sentence
+        each. ``withstands``: how many wrong groups the rule does."""
+        n, sigma = self.most_advertisers(plan.cohort), self.rule.sigma or SIGMA
+        for groups in sorted({1, self.groups}):
+            size = n // groups
+            try:
+                within, fewest = withstood(self.rule, size), self.rule.parameters(size).threshold
+            except BadParameters:
+                continue
+            hides = max(fewest, self.minimum_cohort) - within
+            wrong = withstands if groups == self.groups else 0
+            yield (
+                f"{groups} x {size} withstands {colluding_of_all(n, groups, within, sigma)} of {n} colluding at "
+                f"{sigma} bits, a device hides among {hides}; lying groups that the rule survives: {wrong}"
+            )
+
     def against(self, plan: Plan) -> Iterator[str]:
         task, cohort, aggregation = plan.task, plan.cohort, plan.aggregation
+        of_all = f"in each of {self.groups} groups " if self.groups > 1 else ""
         most, fewest = self.most_advertisers(cohort), self.fewest_advertisers(cohort)
         if most > cohort.select:
             yield (
@@ -255,8 +290,8 @@ class Secure(Section):
             )
         if fewest > most:
             yield (
-                f"secure.minimum_cohort ({self.minimum_cohort}) is above cohort.goal and secure.reserve together "
-                f"({most}): a round could never have as many"
+                f"secure.minimum_cohort ({self.minimum_cohort}) {of_all}is above cohort.goal and secure.reserve "
+                f"together ({most}): a round could never have as many"
             )
         else:
             yield from _sizes(self, fewest, most)
@@ -273,7 +308,7 @@ class Secure(Section):
         if task.codec not in linear_names():
             linear = ", ".join(linear_names())
             yield f"task.codec ({task.codec}) cannot be added under masks: a secure plan takes {linear}"
-        if aggregation.rule in RULES and RULES[aggregation.rule].needs != "sum":
+        if self.groups == 1 and aggregation.rule in RULES and RULES[aggregation.rule].needs != "sum":
             yield needs_single_updates(aggregation)
         if aggregation.clip_norm is not None:
             yield "aggregation.clip_norm is the coordinator's clip, and it sees no update: set secure.max_norm instead"
@@ -344,7 +379,10 @@ def takes_partial_work(aggregation: Aggregation) -> str:
 def needs_single_updates(aggregation: Aggregation) -> str:
     """Why a secure plan cannot have a rule that needs more than the sum. For a package's rule this is known only where
     the package is installed."""
-    return f'aggregation.rule ({aggregation.rule}) needs single updates, which nobody sees: set rule = "mean"'
+    return (
+        f'aggregation.rule ({aggregation.rule}) needs single updates, which nobody sees: set rule = "mean", or '
+        "secure.groups, whose means it then looks at"
+    )
 
 
 def _sizes(secure: Secure, fewest: int, most: int) -> Iterator[str]:
@@ -356,12 +394,13 @@ def _sizes(secure: Secure, fewest: int, most: int) -> Iterator[str]:
             f"cohort.goal and secure.reserve together are {most}"
         )
         return
-    for size in sorted({fewest, most}):
+    for size in sorted({fewest // secure.groups, -(-most // secure.groups)}):
         try:
             parameters = secure.rule.parameters(size)
             lane_bits(size, secure.q)
         except BadParameters as error:
-            yield f"secure.profile: a roster of {size} devices is possible, and {error}"
+            what = "a group" if secure.groups > 1 else "a roster"
+            yield f"secure.profile: {what} of {size} devices is possible, and {error}"
             return
         if 2 * parameters.threshold <= parameters.holders:
             yield (

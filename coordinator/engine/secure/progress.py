@@ -21,11 +21,10 @@ def progress(current: Round, secure: SecureRound, plan: Secure, cohort: Cohort) 
     """The attempt under way and those before it, exchange by exchange, those that have begun."""
     return {
         "attempts": current.attempt + 1,
-        "roster": len(secure.order),
-        "threshold": secure.threshold,
-        "signers": secure.signers,
+        **_numbers(secure),
+        **({"groups": len(secure.groups), "fallen": len(secure.fallen)} if len(secure.groups) > 1 else {}),
         "excluded": len(current.excluded),
-        "opened": bool(secure.sum),
+        "opened": bool(secure.sums),
         "exchanges": [one.model_dump() for one in _exchanges(current, secure, plan, cohort)],
         "earlier": [attempt.model_dump(mode="json") for attempt in current.earlier],
     }
@@ -36,19 +35,27 @@ def given_up(current: Round, secure: SecureRound, plan: Secure, cohort: Cohort, 
     return AttemptView(
         reason=reason,
         ended_at=at,
-        roster=len(secure.order),
-        threshold=secure.threshold,
-        signers=secure.signers,
+        **_numbers(secure),
         exchanges=_exchanges(current, secure, plan, cohort),
     )
 
 
+def _numbers(secure: SecureRound) -> dict[str, int]:
+    """Of the roster, and of its largest group."""
+    return {
+        "roster": len(secure.group_of),
+        "threshold": max((group.threshold for group in secure.groups), default=0),
+        "signers": max((group.signers for group in secure.groups), default=0),
+    }
+
+
 def _exchanges(current: Round, secure: SecureRound, plan: Secure, cohort: Cohort) -> tuple[ExchangeView, ...]:
     sent: list[Mapping[str, str]] = [getattr(secure, name) for name in _SENT]
-    expected: list[Sized] = [current.members, secure.order, *sent[1:-1]]
-    enough = needed(cohort.quorum_count, secure)
-    listed = max(enough, secure.signers + secure.margin)
-    least = [plan.fewest_advertisers(cohort), enough, listed, secure.signers, secure.threshold]
+    expected: list[Sized] = [current.members, secure.group_of, *sent[1:-1]]
+    enough, listed = needed(cohort.quorum_count, secure), needed(cohort.quorum_count, secure, listed=True)
+    standing = secure.standing.values()
+    signers, threshold = sum(group.signers for group in standing), sum(group.threshold for group in standing)
+    least = [plan.fewest_advertisers(cohort), enough, listed, signers, threshold]
     begins = [secure.began.get(phase) for phase in _PHASES]
     return tuple(
         ExchangeView(

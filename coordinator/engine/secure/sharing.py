@@ -67,22 +67,13 @@ def rostered(state: RunState, event: ev.Rostered) -> Step:
     against = wrong_phase(state, ("sharing",))
     if against is not None:
         return refuse(state, *against)
-    if list(event.order) != sorted(secure.advertised):
+    places = [device for group in event.groups for device in sorted(group.order)]
+    if sorted(places) != sorted(secure.advertised) or places != [one for group in event.groups for one in group.order]:
         return refuse(state, "stale", "this is not the roster of the devices that have advertised")
-    secure = replace(
-        secure,
-        roster=event.digest,
-        order=event.order,
-        threshold=event.threshold,
-        signers=event.signers,
-        fewest=event.fewest,
-        margin=margin(state, len(event.order), event.signers),
-        ring=event.ring,
-        neighbours=event.neighbours,
-    )
-    state = with_secure(state, secure)
+    margins = tuple(margin(state, len(group.order), group.signers) for group in event.groups)
+    state = with_secure(state, replace(secure, roster=event.digest, groups=event.groups, margins=margins))
     state = enter(state, "sharing", event.at, exchange_deadline(state, event.at))
-    return state, [record(state, "open"), route(state, present(state, secure.order))]
+    return state, [record(state, "open"), route(state, present(state, secure.advertised))]
 
 
 def shared(state: RunState, event: ev.Shared) -> Step:
@@ -101,7 +92,7 @@ def go_on(state: RunState, at: float, *, time_is_up: bool = False) -> Step:
         at,
         did="shared",
         came=secure.shared,
-        of=secure.order,
+        of=secure.group_of,
         answered=secure.shared.keys(),
         following=begin_masking,
         time_is_up=time_is_up,
@@ -118,4 +109,4 @@ def pending(state: RunState) -> list[fx.Action]:
     secure, _ = under_way(state)
     if not secure.roster:
         return [gather_action(state)]
-    return [route(state, awaited(state, secure.order, secure.shared.keys()))]
+    return [route(state, awaited(state, secure.group_of, secure.shared.keys()))]

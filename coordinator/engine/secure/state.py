@@ -6,7 +6,15 @@ It holds ids, digests and public numbers only. Keys, shares, masks and tensors a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from coordinator.engine.event_fields import Group
+
+Exchange = Literal["advertised", "shared", "complained", "opened", "masked", "signed", "revealed"]
+
+FOR_THE_SUM: tuple[Exchange, ...] = ("shared", "masked", "signed", "revealed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,20 +41,12 @@ class SecureRound:
     """Unix seconds after which no device signs or reveals anything for it."""
     roster: str = ""
     """Digest of the roster's blob; empty until it is made."""
-    order: tuple[str, ...] = ()
-    """Devices by place in the roster."""
-    threshold: int = 0
-    """How many shares rebuild a secret."""
-    signers: int = 0
-    """How many must have signed a survivor list before anything is revealed under it."""
-    fewest: int = 0
-    """The shortest survivor list that a device signs."""
-    margin: int = 0
-    """How many more than those must have masked before the list is shown."""
-    ring: tuple[int, ...] = ()
-    """Places around the ring; empty: a complete graph."""
-    neighbours: int = 0
-    """How many neighbours a device has on the ring; 0 in a complete graph."""
+    groups: tuple[Group, ...] = ()
+    """Of the roster, by number."""
+    margins: tuple[int, ...] = ()
+    """Of each group: how many more than its signers must have masked before its list is shown."""
+    fallen: Mapping[int, str] = field(default_factory=dict)
+    """Number of a group -> why the round goes on without it. What its devices have sent is in ``older``."""
 
     advertised: Mapping[str, str] = field(default_factory=dict)
     """Device -> digest of its message of *advertise*."""
@@ -70,11 +70,11 @@ class SecureRound:
     """Until when dealers may answer complaints, and holders mask after that: masking does not end before."""
 
     opening: bool = False
-    """Whether the sum is being opened."""
-    sum: str = ""
-    """Digest of the unmasked sum's blob; empty until there is one."""
+    """Whether the groups' sums are being opened."""
+    sums: Mapping[int, str] = field(default_factory=dict)
+    """Number of a group -> digest of the blob of its unmasked sum."""
     weight: int = 0
-    """The total weight of that sum."""
+    """The total weight of those sums."""
     older: tuple[str, ...] = ()
     """Blobs of former attempts and of excluded devices. Deleted when the round ends."""
     began: Mapping[str, float] = field(default_factory=dict)
@@ -84,12 +84,36 @@ class SecureRound:
     bytes: Mapping[str, int] = field(default_factory=dict)
     """Exchange -> bytes that its messages had, for people."""
 
+    def without(self, exchange: Exchange, *devices: str) -> SecureRound:
+        """The attempt without what these devices sent in an exchange; it is deleted when the round ends."""
+        came: Mapping[str, str] = getattr(self, exchange)
+        gone = {device: came[device] for device in devices if device in came}
+        if not gone:
+            return self
+        rest: dict[str, Any] = {exchange: {other: came[other] for other in came if other not in gone}}
+        return replace(self, older=(*self.older, *gone.values()), **rest)
+
+    @property
+    def standing(self) -> Mapping[int, Group]:
+        """Number -> group, of those that the round goes on with."""
+        return {number: group for number, group in enumerate(self.groups) if number not in self.fallen}
+
+    @cached_property
+    def group_of(self) -> Mapping[str, Group]:
+        """Device of the roster -> its group."""
+        return {device: group for group in self.groups for device in group.order}
+
+    @property
+    def fewest_groups(self) -> int:
+        """With how many groups the round can go on, at least: more than half of them, or the only one."""
+        return len(self.groups) // 2 + 1
+
     @property
     def blobs(self) -> tuple[str, ...]:
         """Every blob of this attempt and of the round's attempts before it, sorted."""
         exchanges = (self.advertised, self.shared, self.masked, self.signed, self.revealed, self.complained)
         mine = {digest for messages in (*exchanges, *self.opened.values()) for digest in messages.values()}
-        return tuple(sorted({*mine, *self.older, self.roster, self.sum} - {""}))
+        return tuple(sorted({*mine, *self.older, self.roster, *self.sums.values()} - {""}))
 
     @property
     def lacks(self) -> Mapping[str, tuple[str, ...]]:

@@ -13,7 +13,6 @@ from dataclasses import replace
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.kinds import kind_of
-from coordinator.engine.phases.lifecycle import abandon
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.secure import margin
@@ -22,6 +21,7 @@ from coordinator.engine.secure.attempts import (
     count_awaited,
     enter,
     exchange_deadline,
+    go_on_with,
     present,
     route,
     under_way,
@@ -54,48 +54,60 @@ def open_if_complete(state: RunState, at: float) -> Step:
     if secure.opening:
         return state, []
     if not lacking(secure, secure.revealed, secure.shared):
-        opening = fx.Open(round=state.round_number, attempt=state.current.attempt)
-        return with_secure(state, replace(secure, opening=True)), [opening]
-    return (state, []) if _may_reveal(state) else _too_few_revealed(state, at)
+        return _open(state, at)
+    return (state, []) if _may_reveal(state) else _open_where_enough(state, at)
 
 
 def time_is_up(state: RunState, at: float) -> Step:
     secure, _ = under_way(state)
     if secure.opening:  # only the opening is awaited
         return with_deadline(state, None), []
-    return _too_few_revealed(state, at)
+    return _open_where_enough(state, at)
 
 
 def opened(state: RunState, event: ev.Opened) -> Step:
-    """The sum is opened: commit it. The round learns nothing else."""
+    """The sum of a group is opened: with the last one, commit them. The round learns nothing else."""
     secure, _ = under_way(state)
-    if secure.sum == event.digest:
+    if secure.sums.get(event.group) == event.digest:
         return state, []
-    against = wrong_phase(state, ("unmasking",))
+    against = _not_opening(state, event)
     if against is not None:
         return refuse(state, *against)
-    if not secure.opening:
-        return refuse(state, "stale", f"no opening of round {event.round} is under way")
-    lost = len(secure.masked.keys() - secure.revealed.keys() - set(present(state, secure.masked)))
-    state = margin.ended(state, secure, lost)
-    state = with_secure(state, replace(secure, opening=False, sum=event.digest, weight=event.weight))
-    state = enter(state, "committing", event.at, None)
-    return state, [fx.Release(round=state.round_number, devices=None), record(state, "open"), commit_sum_action(state)]
+    sums = {**secure.sums, event.group: event.digest}
+    return _commit_if_opened(
+        with_secure(state, replace(secure, sums=sums, weight=secure.weight + event.weight)), event.at
+    )
 
 
 def opening_failed(state: RunState, event: ev.OpeningFailed) -> Step:
-    """The round ends; dealers that are proven at fault are barred."""
-    against = wrong_phase(state, ("unmasking",))
+    """The round goes on without this group, or ends; dealers that are proven at fault are barred."""
+    against = _not_opening(state, event)
     if against is not None:
         return refuse(state, *against)
+    reason = f"the sum cannot be used: {event.reason}"
+    if event.lost:
+        state = with_barred(state, event.lost, f"its secret could not be rebuilt in round {state.round_number}")
+        reason = f"the secrets that {', '.join(event.lost)} shared cannot be rebuilt: {event.reason}"
+    groups = under_way(state)[0].standing.keys() - {event.group}
+    return go_on_with(state, event.at, groups, [reason], _commit_if_opened)
+
+
+def _not_opening(state: RunState, event: ev.Opened | ev.OpeningFailed) -> tuple[str, str] | None:
+    """Why the result of an opening comes too early or too late: (kind, reason), or None where it is awaited."""
     secure, _ = under_way(state)
-    if not secure.opening:
-        return refuse(state, "stale", f"no opening of round {event.round} is under way")
-    if not event.lost:
-        return abandon(state, event.at, f"the sum cannot be used: {event.reason}")
-    state = with_barred(state, event.lost, f"its secret could not be rebuilt in round {state.round_number}")
-    reason = f"the secrets that {', '.join(event.lost)} shared cannot be rebuilt: {event.reason}"
-    return abandon(state, event.at, reason)
+    if secure.opening and event.group in secure.standing and event.group not in secure.sums:
+        return None
+    return wrong_phase(state, ("unmasking",)) or ("stale", f"no opening of round {event.round} is under way")
+
+
+def _commit_if_opened(state: RunState, at: float) -> Step:
+    secure, _ = under_way(state)
+    if secure.standing.keys() - secure.sums.keys():
+        return state, []
+    lost = len(secure.masked.keys() - secure.revealed.keys() - set(present(state, secure.masked)))
+    state = margin.ended(state, secure, lost)
+    state = enter(with_secure(state, replace(secure, opening=False)), "committing", at, None)
+    return state, [fx.Release(round=state.round_number, devices=None), record(state, "open"), commit_sum_action(state)]
 
 
 def commit_sum_action(state: RunState) -> fx.CommitSum:
@@ -103,8 +115,7 @@ def commit_sum_action(state: RunState) -> fx.CommitSum:
     return fx.CommitSum(
         round=state.round_number,
         parent=state.checkpoint,
-        sum=secure.sum,
-        weight=secure.weight,
+        sums=secure.sums,
         contributions=kind_of(state.current).contributions(state.current),
         named_tensors=state.named_tensors,
         small=state.small,
@@ -126,9 +137,16 @@ def _may_reveal(state: RunState) -> bool:
     return count_awaited(state, secure.masked.keys(), secure.revealed.keys(), most=1) > 0
 
 
-def _too_few_revealed(state: RunState, at: float) -> Step:
+def _open(state: RunState, at: float) -> Step:
+    opening = fx.Open(round=state.round_number, attempt=state.current.attempt)
+    return with_secure(state, replace(under_way(state)[0], opening=True)), [opening]
+
+
+def _open_where_enough(state: RunState, at: float) -> Step:
+    """Open the sums of the groups in which every secret has enough shares."""
     secure, _ = under_way(state)
     short = lacking(secure, secure.revealed, secure.shared)
-    state = margin.ended(state, secure, len(secure.masked.keys() - secure.revealed.keys()))
+    groups = {number for number, group in secure.standing.items() if not set(short) & set(group.order)}
     reason = f"{len(secure.revealed)} of {len(secure.masked)} survivors revealed their shares"
-    return abandon(state, at, f"{reason}: {len(short)} secrets lack shares")
+    reasons = [f"{reason}: {len(short)} secrets lack shares"]
+    return go_on_with(state, at, groups, reasons, _open, secure.masked.keys() - secure.revealed.keys())

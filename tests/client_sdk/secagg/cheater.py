@@ -51,7 +51,7 @@ def costly_steps_done_once() -> Iterator[None]:
             cohorts[key] = join(header, roster, vouched)
         return cohorts[key]
 
-    def rejoined(header: AttemptHeader, roster: Roster) -> MaskingCohort:
+    def rejoined(header: AttemptHeader, roster: Roster, *, near: str | None = None) -> MaskingCohort:
         return cohorts[header.encoded, roster.encoded]
 
     verified = lru_cache(maxsize=50_000)(identity.verify)

@@ -67,9 +67,9 @@ class ForgetsRosters(Lax):
             return newest
         return self.put(newest, self.stash[live.advertised])
 
-    def _share(self, live: Live, cohort: MaskingCohort) -> Steps[Live]:
+    def _share(self, live: Live, cohort: MaskingCohort, roster: bytes) -> Steps[Live]:
         self.stash[live.advertised] = live
-        return (yield from super()._share(live, cohort))
+        return (yield from super()._share(live, cohort, roster))
 
 
 class KeepsOlderAttempts(Lax):

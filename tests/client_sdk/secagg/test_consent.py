@@ -201,7 +201,7 @@ def test_how_many_colluding_devices_a_roster_withstands(rule: GraphRule, n: int,
     assert withstood(rule, n) == colluding
     require_withstood(rule, n, SecurePolicy())
     require_withstood(rule, n, SecurePolicy(most_colluding=colluding))
-    with pytest.raises(Refusal, match=f"a roster of {n} withstands {colluding}"):
+    with pytest.raises(Refusal, match=f"a group of {n} withstands {colluding}"):
         require_withstood(rule, n, SecurePolicy(most_colluding=colluding + 1))
 
 

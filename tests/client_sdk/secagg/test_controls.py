@@ -126,6 +126,6 @@ def test_colluders_are_counted_in_the_smallest_roster_that_a_device_accepts() ->
     assert allowed.refusals == []
     assert allowed.verdict()["betrayed"] == [VICTIM]
     assert VICTIM in allowed.oracle().recovered()
-    assert refused.refused("against 5 colluding devices; a roster of 9 withstands 4", range(4))
+    assert refused.refused("against 5 colluding devices; a group of 9 withstands 4", range(4))
     assert all(refused.stages(number) == ["advertise"] for number in range(4))
     assert refused.verdict() == {}

@@ -151,6 +151,7 @@ CHANGES: list[dict[str, Any]] = [
     {"weight_cap": 999},
     {"rule": GraphRule(profile="fast", drop=1, corrupt_millionths=100_000, sigma=40, eta=40)},
     {"minimum_cohort": 4},
+    {"groups": 3},
     {"revocations": 3},
     {"revocations_digest": digest("another")},
     {"expires_at": 1_800_000_001},

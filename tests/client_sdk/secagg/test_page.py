@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 from client_sdk.cli import app
 from client_sdk.secagg.consent import SecurePolicy, withstood
 from client_sdk.secagg.header import GraphRule
-from client_sdk.secagg.parameters import fast, require_faults, strict
+from client_sdk.secagg.parameters import colluding_of_all, fast, require_faults, strict
 from client_sdk.secagg.shares import DIGESTS_BYTES, SEALED_BYTES, Bundle
+from coordinator.engine.aggregation.rules import Median
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "secure-aggregation.md").read_text()
@@ -95,6 +96,19 @@ def test_among_how_many_combined_sums_hide_a_device() -> None:
         assert signers - colluding == hidden
         assert f"{signers} - {colluding} = {hidden}" in PROMISES
         assert f"{signers} - {colluding} = {hidden}" in PROOFS
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 4])
+def test_what_groups_withstand(groups: int) -> None:
+    size = 300 // groups
+    found, within = strict(size), withstood(GraphRule(profile="strict"), size)
+    of_all = colluding_of_all(300, groups, within, 80)
+    hides, lying = found.threshold - within, "-" if groups == 1 else Median().withstands({}, groups)
+    row = [f"{groups} x {size}", found.threshold, size - found.threshold, within, of_all, hides, lying]
+    assert f"| {' | '.join(map(str, row))} |" in PAGE
+    assert (within == 26 and hides == 25) or groups != 4  # as SECURITY.md says
+    assert "Each of 4 groups of 75 withstands 26." in SECURITY
+    assert "of 4 groups of 75, among 25." in SECURITY
 
 
 @pytest.mark.parametrize("page", [PAGE, SECURITY, PROMISES, PROOFS], ids=["page", "security", "promises", "proofs"])

@@ -81,10 +81,10 @@ def test_a_roster_that_withstands_too_few_is_refused_when_it_comes_and_after_a_r
         member.device = replace(member.device, policy=POLICY.changed(most_colluding=most))
     roster = coordinator.open()
     assert members[0].tell(roster) is not None
-    with pytest.raises(Refusal, match="4 colluding devices; a roster of 6 withstands 3"):
+    with pytest.raises(Refusal, match="4 colluding devices; a group of 6 withstands 3"):
         members[1].tell(roster)
     assert members[1].live(coordinator.header).step is Step.ADVERTISED
     assert members[2].tell(roster) is not None
     members[2].device = replace(members[2].device, policy=members[1].device.policy)
-    with pytest.raises(Refusal, match="a roster of 6 withstands 3"):
+    with pytest.raises(Refusal, match="a group of 6 withstands 3"):
         members[2].start(coordinator.header)

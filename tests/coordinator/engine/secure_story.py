@@ -14,6 +14,7 @@ from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
 from coordinator.engine import state as states
+from coordinator.engine.event_fields import Group
 from coordinator.engine.secure.state import SecureRound
 from tests.coordinator.engine.story import Story, attempt_of, digest_of
 
@@ -133,14 +134,13 @@ class SecureStory(Story):
     def rostered(self, **more: Any) -> list[fx.Effect]:
         order = tuple(sorted(self.secure.advertised))
         threshold = 2 * len(order) // 3 + 1
-        usual = {
-            "digest": digest_of("roster", self.state.round_number, self.attempt, order),
-            "order": order,
-            "threshold": threshold,
-            "signers": threshold,
-            "fewest": max(3, threshold),
-        }
-        return self.happens(ev.Rostered(**self._of({**usual, **more})))
+        usual = {"order": order, "threshold": threshold, "signers": threshold, "fewest": max(3, threshold)}
+        named = {"digest": digest_of("roster", self.state.round_number, self.attempt, order), **more}
+        group = Group(
+            **{key: named.pop(key, usual.get(key)) for key in ("order", "threshold", "signers", "fewest")},
+            **{key: named.pop(key) for key in ("ring", "neighbours") if key in named},
+        )
+        return self.happens(ev.Rostered(**self._of({"groups": (group,), **named})))
 
     def shared(self, device: str, **more: Any) -> list[fx.Effect]:
         return self._says(ev.Shared, device, more)
@@ -216,26 +216,26 @@ class SecureStory(Story):
 
     def masking(self, *devices: str, **roster: Any) -> SecureStory:
         self.sharing(*devices, **roster)
-        for device in self.secure.order:
+        for device in self.secure.group_of:
             self.shared(device)
         return self
 
     def agreeing(self, *devices: str, **roster: Any) -> SecureStory:
         self.masking(*devices, **roster)
-        for device in self.secure.order:
+        for device in self.secure.group_of:
             self.masked(device)
         return self
 
     def unmasking(self, *devices: str, **roster: Any) -> SecureStory:
         self.agreeing(*devices, **roster)
-        for device in self.secure.order:
+        for device in self.secure.group_of:
             self.signed(device)
         return self
 
     def opening(self, *devices: str, **roster: Any) -> SecureStory:
         """As many as it takes have revealed their shares."""
         self.unmasking(*devices, **roster)
-        for device in self.secure.order[: self.secure.threshold]:
+        for device in tuple(self.secure.group_of)[: self.secure.groups[0].threshold]:
             self.revealed(device)
         return self
 

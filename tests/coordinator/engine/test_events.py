@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from coordinator.engine import events as ev
 from coordinator.engine import state as states
-from coordinator.engine.event_fields import Evidence, Treated, sum_digest, updates_digest
+from coordinator.engine.event_fields import Evidence, Group, Treated, sum_digest, updates_digest
 from tests.coordinator.engine.story import FALLBACK, Story
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -44,6 +44,18 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
     "tuple[float, float, float]": st.tuples(FLOATS, FLOATS, FLOATS),
     "tuple[tuple[str, int], ...]": st.lists(st.tuples(st.text(max_size=3), st.integers()), max_size=3).map(tuple),
     "tuple[str, ...]": st.lists(st.text(max_size=3), max_size=3).map(tuple),
+    "tuple[Group, ...]": st.lists(
+        st.builds(
+            Group,
+            order=st.lists(st.text(max_size=3), max_size=3).map(tuple),
+            threshold=st.integers(),
+            signers=st.integers(),
+            fewest=st.integers(),
+            ring=st.lists(st.integers(), max_size=3).map(tuple),
+            neighbours=st.integers(),
+        ),
+        max_size=3,
+    ).map(tuple),
     "tuple[int, ...]": st.lists(st.integers(), max_size=3).map(tuple),
     "tuple[tuple[str, tuple[str, ...]], ...]": st.lists(
         st.tuples(st.text(max_size=3), st.lists(st.text(max_size=3), max_size=2).map(tuple)), max_size=2

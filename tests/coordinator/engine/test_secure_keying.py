@@ -176,7 +176,7 @@ def test_the_roster_is_of_all_who_advertised_and_of_nobody_else() -> None:
     assert only(effects, fx.SendAnswers) == fx.SendAnswers(round=1, attempt=0, phase="sharing", devices=SIX)
     assert story.rostered() == []
     assert refusal(story.rostered(digest=digest_of("another"))) == "conflict"
-    assert story.secure.order == SIX
+    assert tuple(story.secure.group_of) == SIX
 
 
 def test_before_the_roster_nobody_shares() -> None:
@@ -194,7 +194,7 @@ def test_who_would_spoil_the_roster_is_left_out_before_anybody_saw_it() -> None:
     assert story.attempt == 0, "nobody has seen a roster: the keys are as good as new"
     assert refusal(story.rostered(order=SIX)) == "stale"
     story.rostered()
-    assert story.secure.order == ("a", "b", "d", "e", "f")
+    assert tuple(story.secure.group_of) == ("a", "b", "d", "e", "f")
     assert refusal(story.advertised("c")) == "not-selected"
 
 
@@ -241,7 +241,7 @@ def test_the_silent_are_left_out_and_who_came_too_late_may_join() -> None:
     assert story.state.phase == "collecting", "h may still come"
     story.advertised("h")
     story.rostered()
-    assert story.secure.order == ("a", "b", "c", "d", "g", "h")
+    assert tuple(story.secure.group_of) == ("a", "b", "c", "d", "g", "h")
     assert refusal(story.shared("e")) == "not-selected"
 
 
@@ -268,7 +268,7 @@ def test_messages_of_an_older_attempt_are_stale() -> None:
 def test_a_fresh_attempt_begins_with_nothing_of_the_last_but_blobs_to_delete() -> None:
     story = failed_in_sharing()
     secure = story.secure
-    assert (secure.header, secure.roster, secure.order, secure.advertised, secure.shared) == ("", "", (), {}, {})
+    assert (secure.header, secure.roster, secure.groups, secure.advertised, secure.shared) == ("", "", (), {}, {})
     assert len(secure.older) == 6 + 4 + 1
     assert {member.status for member in story.state.current.members.values()} <= {"selected", "training"}
 
@@ -282,7 +282,7 @@ def test_a_round_is_keyed_so_often_and_no_more() -> None:
         for device in sorted(set("abcdefghijkl") - story.state.current.excluded.keys())[:6]:
             story.advertised(device)
         story.rostered()
-        for device in story.secure.order[:4]:
+        for device in tuple(story.secure.group_of)[:4]:
             story.shared(device)
         effects = story.tick(20)
         assert story.attempt == 1 - attempt, "the second failure ends the round"

@@ -21,6 +21,7 @@ from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
 from coordinator.engine import state as states
+from coordinator.engine.event_fields import Group
 from tests.coordinator.engine.secure_story import POOL, SecureStory, place_of, ring_of
 from tests.coordinator.engine.story import FALLBACK, attempt_of, digest_of, every
 from tests.coordinator.engine.transitions import arrows, transitions
@@ -132,7 +133,8 @@ class SecureRun(RuleBasedStateMachine):
         if self.ring and len(order) > 5:
             roster = {**ring_of(order, 4, 3), "signers": threshold, "fewest": max(3, threshold - 1)}
         digest = digest_of("roster", state.round_number, self.story.attempt, order, draft)
-        found = {"order": order, "digest": digest, "attempt": self.story.attempt + shift, **roster}
+        groups = (Group(order=order, **roster),)
+        found = {"groups": groups, "digest": digest, "attempt": self.story.attempt + shift}
         self._happens(lambda: self.story.happens(ev.Rostered(at=self.story.at, round=state.round_number, **found)))
 
     @rule(device=DEVICES, dealers=st.sets(DEVICES, max_size=3), shift=SHIFT)
@@ -269,12 +271,12 @@ class SecureRun(RuleBasedStateMachine):
         if after.secure is None:
             return
         secure = after.secure
-        assert secure.shared.keys() <= set(secure.order)
+        assert secure.shared.keys() <= set(secure.group_of)
         assert secure.masked.keys() <= secure.shared.keys()
         assert secure.signed.keys() <= secure.masked.keys()
         assert secure.revealed.keys() <= secure.signed.keys()
         assert secure.signed.keys() <= set(after.spent)
-        assert not set(secure.order) & after.barred.keys()
+        assert not set(secure.group_of) & after.barred.keys()
         out = after.current.excluded.keys()
         assert all(set(secure.lacks.get(device, ())) <= out for device in secure.masked), (
             "it masks once that is settled"
@@ -286,11 +288,13 @@ class SecureRun(RuleBasedStateMachine):
             left_out = {*after.spent, *after.declined, *after.barred}
             assert not set(after.current.members) & left_out, "who is spent, has declined or is barred is not drawn"
         if secure.roster:
-            assert list(secure.order) == sorted(secure.advertised)
+            assert list(secure.group_of) == sorted(secure.advertised)
         if after.phase in ("unmasking", "committing"):
-            assert len(secure.signed) >= secure.signers
-            assert len(secure.masked) >= max(secure.fewest, secure.threshold, after.plan.cohort.quorum_count)
-        if secure.sum:
+            assert len(secure.signed) >= secure.groups[0].signers
+            assert len(secure.masked) >= max(
+                secure.groups[0].fewest, secure.groups[0].threshold, after.plan.cohort.quorum_count
+            )
+        if secure.sums:
             assert not secure.opening
         if attempt_of(after) > attempt_of(before):
             assert before.secure is not None
@@ -370,7 +374,7 @@ class SecureRun(RuleBasedStateMachine):
         if not hasattr(self, "story") or self.story.state.secure is None:
             return
         secure = self.story.state.secure
-        words: set[str] = {secure.header, secure.roster, secure.sum, *secure.older}
+        words: set[str] = {secure.header, secure.roster, *secure.sums.values(), *secure.older}
         for message in (secure.advertised, secure.shared, secure.masked, secure.signed, secure.revealed):
             assert message.keys() <= set(POOL)
             assert set(message.values()) <= self.digests
@@ -388,7 +392,7 @@ class SecureRun(RuleBasedStateMachine):
         assert (secure is not None) == (inside or (state.phase == "committing" and not advancing))
         assert bool(advancing) <= (state.phase == "committing")
         if secure is not None:
-            assert bool(secure.sum) == (state.phase == "committing")
+            assert bool(secure.sums) == (state.phase == "committing")
             assert bool(secure.roster) >= (state.phase not in ("collecting", "sharing"))
             assert (state.deadline is None) <= (state.phase == "committing" or secure.opening)
         if state.status == "running":

@@ -254,7 +254,10 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (
         SECURE,
         {"aggregation": {"rule": "median", "weighting": "equal"}},
-        'aggregation.rule (median) needs single updates, which nobody sees: set rule = "mean"',
+        (
+            "aggregation.rule (median) needs single updates, which nobody sees: "
+            'set rule = "mean", or secure.groups, whose means it then looks at'
+        ),
     ),
     (
         SECURE,

@@ -13,6 +13,7 @@ import pytest
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
+from coordinator.engine.event_fields import Group
 from coordinator.engine.secure import messages
 from coordinator.engine.state import Phase
 from tests.coordinator.engine.secure_story import SIX, SecureStory
@@ -110,7 +111,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "Withdrew": {"device": "f", "reason": "moved"},
     "Announced": {"header": "ab" * 32, "expires_at": 5000},
     "Advertised": MESSAGE,
-    "Rostered": {"order": SIX, "threshold": 5, "signers": 5, "fewest": 5},
+    "Rostered": {"groups": (Group(order=SIX, threshold=5, signers=5, fewest=5),)},
     "Shared": MESSAGE,
     "Masked": MESSAGE,
     "Complained": {**MESSAGE, "dealers": ("a",)},

@@ -199,8 +199,8 @@ def test_the_sum_and_nothing_else_goes_into_the_commit() -> None:
     story = SecureStory().opening()
     effects = story.opened()
     commit = only(effects, fx.CommitSum)
-    assert (commit.round, commit.parent, commit.weight) == (1, START, 50)
-    assert commit.sum == digest_of("sum", 1)
+    assert (commit.round, commit.parent) == (1, START)
+    assert commit.sums == {0: digest_of("sum", 1)}
     assert [(item.device, item.digest, item.weight) for item in commit.contributions] == [
         (device, digest_of("Masked", device, 1, 0), 0) for device in SIX
     ]

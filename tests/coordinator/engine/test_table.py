@@ -12,6 +12,7 @@ import pytest
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
+from coordinator.engine.event_fields import Group
 from coordinator.engine.state import Phase
 from tests.coordinator.engine.story import FALLBACK, Story, digest_of, refusal
 
@@ -53,7 +54,10 @@ _MESSAGE: dict[str, Any] = {"device": "d", "digest": digest_of("message"), "byte
 SECURE_EVENTS: dict[str, dict[str, Any]] = {
     "Announced": {"header": "00", "expires_at": 9999},
     "Advertised": _MESSAGE,
-    "Rostered": {"digest": digest_of("roster"), "order": ("a", "b", "c"), "threshold": 3, "signers": 3, "fewest": 3},
+    "Rostered": {
+        "digest": digest_of("roster"),
+        "groups": (Group(order=("a", "b", "c"), threshold=3, signers=3, fewest=3),),
+    },
     "Shared": _MESSAGE,
     "Masked": _MESSAGE,
     "Complained": {**_MESSAGE, "dealers": ("a",)},

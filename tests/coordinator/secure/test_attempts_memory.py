@@ -29,7 +29,8 @@ def test_repro_each_signature_is_read_once_however_often_the_proof_grows(
 ) -> None:
     world.play(lambda: world.state.phase == "unmasking")
     attempts, secure = Attempts(world.blobs, world.coordinator.core.log(RUN).messages), world.state.secure
-    places = attempts.read(secure).places
+    (group,) = attempts.groups(secure)
+    places = group.places
     read: Counter[str] = Counter()
     messages = Attempts.messages
 
@@ -42,7 +43,7 @@ def test_repro_each_signature_is_read_once_however_often_the_proof_grows(
     arrived: dict[str, str] = {}
     for device, digest in secure.signed.items():
         arrived[device] = digest
-        found = Proof.parse(attempts.proof(replace(secure, signed=dict(arrived))), 6)
+        found = Proof.parse(attempts.proof(replace(secure, signed=dict(arrived)), group), 6)
         assert dict(found.signatures) == {places[one]: next(messages(attempts, [arrived[one]])) for one in arrived}
     assert len(arrived) > 3
     assert read == Counter(secure.signed.values())
@@ -55,18 +56,18 @@ def test_a_replica_that_opens_nothing_frees_the_shares_at_the_end(world: Served)
     for phone in world.phones:
         assert world.turn(phone)
     attempts = here[0].secure.of(RUN)._attempts
-    assert attempts._dealt is not None
+    assert attempts._dealt[1]
     here[0].tick()
-    assert attempts._dealt is not None, "devices may ask again"
+    assert attempts._dealt[1], "devices may ask again"
     world.coordinator, world.wire = there, Wire(there)
     world.wires.append(world.wire)
     world.play(lambda: world.state.phase == "unmasking")
     here[0].secure.of(RUN).requests.header(world.rows[0].device, 1)
     assert here[0].core.log(RUN).catch_up().phase == "unmasking"
     here[0].tick()
-    assert attempts._dealt is not None, "what devices reveal is compared with them"
+    assert attempts._dealt[1], "what devices reveal is compared with them"
     world.play()
     assert world.coordinator.operators.run(RUN).version == 1
     assert here[0].core.log(RUN).catch_up().version == 1
     here[0].tick()
-    assert (attempts._dealt, attempts._last) == (None, None)
+    assert (attempts._dealt, attempts._last) == (("", {}), None)

@@ -43,7 +43,7 @@ def resigned(phone: Phone, world: World, message: Transmit, body: bytes, blob: b
     """What a device says, changed, with its signature under it."""
     secure = world.state.secure
     assert secure is not None
-    h = world.requests._attempts.read(secure).cohort.h
+    h = world.requests._attempts.of(secure, phone.name).cohort.h
     signature = signed(phone.member.device.signer, h, message.stage, body)
     return Transmit(message.stage, body, signature, message.blob if blob is None else blob)
 
@@ -62,7 +62,7 @@ def assert_commits_without(world: World, phone: Phone, attempts: int, stage: Sta
             vanished.add(each.name)
     world.play()
     assert len(world.happened(ev.Announced)) == attempts
-    assert (phone.name in world.happened(ev.Rostered)[-1].order) == (attempts == 1 and stage != "advertise")
+    assert (phone.name in world.happened(ev.Rostered)[-1].groups[0].order) == (attempts == 1 and stage != "advertise")
     assert set(world.survivors()) == {each.name for each in world.phones} - vanished
     assert_committed(world)
 
@@ -366,7 +366,7 @@ def test_a_fresh_attempt_goes_without_the_silent() -> None:
         phone.stops = "share"
     world.play()
     assert len(world.happened(ev.Announced)) == 2
-    assert world.happened(ev.Rostered)[-1].order == tuple(phone.name for phone in world.phones[3:])
+    assert world.happened(ev.Rostered)[-1].groups[0].order == tuple(phone.name for phone in world.phones[3:])
     assert_committed(world)
     first, second = (event.header for event in world.happened(ev.Announced))
     assert first != second
@@ -397,8 +397,8 @@ def test_a_device_that_came_too_late_joins_the_next_attempt() -> None:
         phone.stops = "share"
     world.play()
     first, second = world.happened(ev.Rostered)
-    assert late.name not in first.order
-    assert late.name in second.order
+    assert late.name not in first.groups[0].order
+    assert late.name in second.groups[0].order
     assert late.name in world.survivors()
     assert_committed(world)
 

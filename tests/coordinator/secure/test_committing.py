@@ -14,7 +14,7 @@ from client_sdk.secagg.quantize import WEIGHT_LIMIT, Quantizer
 from client_sdk.tensors import Manifest, Tensors, from_bytes, narrow, to_bytes, widen
 from coordinator.blobs import MemoryBlobs
 from coordinator.folding.aggregator import BLOCK, Aggregator, CannotAggregate
-from coordinator.secure.performing import advance, commit_sum
+from coordinator.secure.performing import advance, commit_sums
 from tests.client_sdk.secagg.lanes_of_sums import mean_of_sum
 from tests.coordinator.engine.story import plan
 
@@ -51,13 +51,13 @@ def test_the_checkpoint_is_the_mean_of_what_the_lanes_say(q: int, n: int, data: 
     aggregator_, blobs, parent = aggregator(model)
     quantizer = Quantizer(q=q, max_norm=1e3, max_abs=radius, weight_cap=cap)
     made = np.array([*total, *in_digits(weight, n, quantizer), n], lane_dtype(lane_bits(n, q)))
-    digest, bytes_, *_ = commit_sum(aggregator_, 1, parent, quantizer, made, n)
+    digest, bytes_, *_ = commit_sums(aggregator_, 1, parent, quantizer, [(made, n)])
     assert bytes_ == len(blobs.open(digest).read())
     found = from_bytes(blobs.open(digest).read())
     means = [np.float32((t - n * levels / 2) * (2 * radius / levels * (cap / weight))) for t in total]
     assert found["a"].tolist() == [m + d for m, d in zip(model["a"], means[:4], strict=True)]
     assert found["b"].tolist() == [m + d for m, d in zip(model["b"], means[4:], strict=True)]
-    assert commit_sum(aggregator_, 1, parent, quantizer, made, n)[:2] == (digest, bytes_)
+    assert commit_sums(aggregator_, 1, parent, quantizer, [(made, n)])[:2] == (digest, bytes_)
 
 
 def test_a_server_optimizer_steps_by_the_mean_of_the_lanes() -> None:
@@ -67,8 +67,8 @@ def test_a_server_optimizer_steps_by_the_mean_of_the_lanes() -> None:
     quantizer = Quantizer(q=8, max_norm=1e3, max_abs=1.0, weight_cap=9)
     total = lanes([500, 300], 27, 3, lane_bits(3, 8))
     mean = mean_of_sum(quantizer, total, 3)[0].astype(np.float32)
-    first = commit_sum(aggregator_, 1, parent, quantizer, total, 3)
-    second = commit_sum(aggregator_, 2, first.digest, quantizer, total, 3, first.named_tensors)
+    first = commit_sums(aggregator_, 1, parent, quantizer, [(total, 3)])
+    second = commit_sums(aggregator_, 2, first.digest, quantizer, [(total, 3)], first.named_tensors)
     one = np.array([1.0, 2.0], np.float32) + mean
     two = one + (np.float32(0.5) * mean + mean)
     assert from_bytes(blobs.open(first.digest).read())["w"].tolist() == one.tolist()
@@ -81,7 +81,7 @@ def test_a_model_of_several_blocks() -> None:
     aggregator_, blobs, parent = aggregator({"w": np.zeros(size, np.float32)})
     quantizer = Quantizer(q=16, max_norm=1e6, max_abs=1.0, weight_cap=9)
     total = lanes(list(range(size)), 27, 3)
-    digest, *_ = commit_sum(aggregator_, 1, parent, quantizer, total, 3)
+    digest, *_ = commit_sums(aggregator_, 1, parent, quantizer, [(total, 3)])
     whole, _ = mean_of_sum(quantizer, total, 3)
     assert np.array_equal(from_bytes(blobs.open(digest).read())["w"], whole.astype(np.float32))
 
@@ -91,7 +91,7 @@ def test_what_no_survivors_can_have_summed_is_no_checkpoint(weight: int, canary:
     aggregator_, blobs, parent = aggregator({"w": np.zeros(2, np.float32)})
     quantizer = Quantizer(q=8, max_norm=1.0, max_abs=1.0, weight_cap=9)
     with pytest.raises(CannotAggregate, match=match):
-        commit_sum(aggregator_, 1, parent, quantizer, lanes([382, 383], weight, canary), 3)
+        commit_sums(aggregator_, 1, parent, quantizer, [(lanes([382, 383], weight, canary), 3)])
     assert list(blobs.digests()) == [parent]
 
 
@@ -99,7 +99,7 @@ def test_values_that_would_not_be_finite_are_no_checkpoint() -> None:
     aggregator_, _, parent = aggregator({"w": np.full(1, 3.4e38, np.float32)})
     quantizer = Quantizer(q=8, max_norm=1e39, max_abs=1e39, weight_cap=9)
     with pytest.raises(CannotAggregate, match="finite"):
-        commit_sum(aggregator_, 1, parent, quantizer, lanes([600], 27, 3), 3)
+        commit_sums(aggregator_, 1, parent, quantizer, [(lanes([600], 27, 3), 3)])
 
 
 # ------------------------------------------------------------ advance

@@ -38,7 +38,7 @@ def messages() -> dict[str, bytes]:
         entry_bytes(entry.advertisement.encoded, entry.signature, entry.certificate)
         for entry in attempt.cohort.roster.entries
     ]
-    cohort = gather(attempt.header, map(parse_entry, entries[::-1]), attempt.authority.vouch)
+    _, (cohort,) = gather(attempt.header, map(parse_entry, entries[::-1]), attempt.authority.vouch)
     dealt = DealtShares(cohort.h, attempt.bundles.values())
     survivors = Survivors((0, 1, 2))
     signatures = [

@@ -36,7 +36,7 @@ def revealing(phone: Phone, change: Callable[[Rows], Rows]) -> None:
 def bent(message: Transmit, world: World, change: Callable[[Rows], Rows]) -> bytes:
     secure = world.state.secure
     assert secure is not None
-    survivors = world.requests._attempts.read(secure).survivors(secure)
+    survivors = world.requests._attempts.groups(secure)[0].survivors(secure)
     revealed = RevealedShares.parse(message.body, survivors, world.n)
     return replace(revealed, shares=change(revealed.shares)).encoded
 

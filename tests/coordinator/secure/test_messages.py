@@ -68,10 +68,10 @@ def test_an_advertisement_is_taken_from_its_device_alone() -> None:
 def test_who_would_spoil_a_roster_is_named() -> None:
     head, authority = header(), Authority()
     good = [Someone(authority, f"device-{number}") for number in range(6)]
-    cohort = gather(head, [each.entry(head) for each in good], authority.vouch)
+    roster, (cohort,) = gather(head, [each.entry(head) for each in good], authority.vouch)
     assert [cohort.device(place) for place in range(6)] == [each.name for each in good]
-    assert Roster.parse(cohort.roster.encoded) == cohort.roster
-    assert gather(head, [each.entry(head) for each in good[::-1]], authority.vouch).h == cohort.h
+    assert Roster.parse(roster.encoded) == roster == cohort.roster
+    assert gather(head, [each.entry(head) for each in good[::-1]], authority.vouch)[1][0].h == cohort.h
     thief = Someone(authority, "device-7", secrets={"nonce": good[0].secrets.nonce})
     twin = Someone(authority, "device-8", identity="device-1")
     gone = Someone(authority, "device-9")

@@ -526,7 +526,7 @@ def test_a_roster_of_others_is_not_made() -> None:
     assert set(world.ever) == kept
     world.perform(second)
     assert world.state.secure is not None
-    assert len(world.state.secure.order) == 4
+    assert len(world.state.secure.group_of) == 4
 
 
 @pytest.mark.parametrize("revoked", ["", "device-0004"])
@@ -591,7 +591,7 @@ def test_a_masked_vector_or_a_sum_that_is_gone_stalls_the_round_until_it_is_back
     world.play(sum_is_asked_for if phase == "unmasking" else lambda w: w.state.phase == "committing")
     secure = world.state.secure
     assert secure is not None
-    digest = secure.masked[world.phones[2].name] if phase == "unmasking" else secure.sum
+    digest = secure.masked[world.phones[2].name] if phase == "unmasking" else secure.sums[0]
     right = world.blobs.open(digest).read()
     world.blobs.delete(digest)
     with pytest.raises(Missing, match=digest):
@@ -622,16 +622,17 @@ def test_digests_of_shares_are_those_of_the_round_and_are_freed_with_it() -> Non
     def compare(w: World) -> bool:
         secure = w.state.secure
         if w.state.phase == "unmasking" and secure is not None and w.state.round_number not in found:
-            dealt = found[w.state.round_number] = attempts.dealt(secure)
-            assert attempts.dealt(secure) is dealt, "it is read once"
-            survivors = attempts.read(secure).survivors(secure)
+            group = attempts.groups(secure)[0]
+            dealt = found[w.state.round_number] = attempts.dealt(secure, group)
+            assert attempts.dealt(secure, group) is dealt, "it is read once"
+            survivors = attempts.groups(secure)[0].survivors(secure)
             for phone in w.phones:
                 live = next(iter(phone.member.memory.live.values()))
                 if live.revealed:
                     assert dealt.wrong(RevealedShares.parse(live.revealed, survivors, 4)) == []
             if w.state.round_number == 2:
                 attempts.forget()
-                assert attempts.dealt(secure) is not dealt
+                assert attempts.dealt(secure, attempts.groups(secure)[0]) is not dealt
         return False
 
     world.play(compare)

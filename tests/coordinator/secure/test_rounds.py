@@ -51,8 +51,8 @@ def test_an_honest_round(n: int) -> None:
 def test_an_honest_round_in_a_ring() -> None:
     world = World(20, secure=RING).play()
     rostered = world.happened(ev.Rostered)[0]
-    assert sorted(rostered.ring) == list(range(20))
-    assert 0 < rostered.neighbours < 19
+    assert sorted(rostered.groups[0].ring) == list(range(20))
+    assert 0 < rostered.groups[0].neighbours < 19
     assert_committed(world)
 
 

@@ -506,7 +506,7 @@ class World:
 
     def roster_size(self, round: int = 1) -> int:
         """Devices of the last roster of a round."""
-        return len([event for event in self.happened(ev.Rostered) if event.round == round][-1].order)
+        return len([event for event in self.happened(ev.Rostered) if event.round == round][-1].groups[0].order)
 
     def weights(self) -> Any:
         return from_bytes(self.blobs.open(self.state.checkpoint).read())["w"]

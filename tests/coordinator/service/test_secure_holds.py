@@ -133,7 +133,7 @@ def test_three_hundred_held_requests_cost_nothing_until_there_is_an_answer(monke
         assert len(asked) == before, "others have advertised"
         await asyncio.to_thread(one_step, world, 3)
         await asyncio.to_thread(one_step, world, 3)
-        assert len(world.state.secure.order) == 4
+        assert len(world.state.secure.group_of) == 4
         found = await asyncio.gather(*(one.answer for one in waiting), return_exceptions=True)
         assert sum(isinstance(one, Octets) for one in found) == 4
         assert len(asked) - before <= 2 * MANY, "once when the phase ends, once when the roster is there"

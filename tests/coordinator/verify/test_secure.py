@@ -57,7 +57,7 @@ def a_bundle_of_shares_is_left(d: Doctor) -> None:
 
 
 def more_signatures_were_needed(d: Doctor) -> None:
-    d.set_in("events", "body", "signers", 6, "seq = ?", d.event("Rostered", 1))
+    d.set_in("events", "body", "groups[0].signers", 6, "seq = ?", d.event("Rostered", 1))
 
 
 def it_was_made_of_another_sum(d: Doctor) -> None:
@@ -103,14 +103,14 @@ FIVE = {"a", "b", "c", "d", "e"}
 
 def logged(**changes: Any) -> LoggedSecure:
     usual: dict[str, Any] = {
-        "order": frozenset({*FIVE, "f"}),
-        "threshold": 5,
-        "signers": 5,
         "signed": set(FIVE),
         "revealed": set(FIVE),
-        "opened": {"0" * 64},
+        "opened": {0: "0" * 64},
+        "openings": 1,
     }
-    return LoggedSecure(**{**usual, **changes})
+    group = {"order": sorted({*FIVE, "f"}), "threshold": 5, "signers": 5}
+    mine = {name: changes.pop(name) for name in list(changes) if name in group}
+    return LoggedSecure(**{**usual, "groups": [group | mine], **changes})
 
 
 def test_a_round_as_it_should_be_has_no_findings() -> None:
@@ -120,7 +120,7 @@ def test_a_round_as_it_should_be_has_no_findings() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"order": frozenset({"a", "b", "c", "d"})}, "e count, and are not in its roster"),
+        ({"order": ["a", "b", "c", "d"]}, "e count, and are not in its roster"),
         ({"signed": {*FIVE, "f"}}, "f signed the list of survivors, and are not on it"),
         (
             {"signed": {"a", "b", "c", "d"}, "revealed": {"a"}, "threshold": 1},
@@ -132,8 +132,8 @@ def test_a_round_as_it_should_be_has_no_findings() -> None:
         ),
         ({"signed": {"a", "b", "c", "d"}, "signers": 4}, "revealed shares that had not signed"),
         ({"revealed": {"a", "b", "c", "d"}}, "4 devices revealed shares, and it takes 5"),
-        ({"opened": set()}, "the log opens 0 sums"),
-        ({"opened": {"0" * 64, "1" * 64}}, "the log opens 2 sums"),
+        ({"opened": {}, "openings": 0}, "the log opens 0 sums"),
+        ({"openings": 2}, "the log opens 2 sums"),
     ],
 )
 def test_each_departure_is_named(changes: dict[str, Any], words: str) -> None:
@@ -144,9 +144,10 @@ def test_each_departure_is_named(changes: dict[str, Any], words: str) -> None:
 
 def test_what_an_older_attempt_had_says_nothing_of_the_last_one() -> None:
     """The roster, the signatures and the shares that a sum needs are those of the attempt in which it was opened."""
+    rostered = {"digest": "", "groups": [{"order": sorted(FIVE), "threshold": 5, "signers": 5}]}
     older: list[tuple[str, dict[str, Any]]] = [
         ("Announced", {"attempt": 0}),
-        ("Rostered", {"digest": "", "order": sorted(FIVE), "threshold": 5, "signers": 5}),
+        ("Rostered", rostered),
         *(("Signed", {"digest": "", "device": device}) for device in sorted(FIVE)),
         *(("Revealed", {"digest": "", "device": device}) for device in sorted(FIVE)),
     ]
@@ -160,6 +161,24 @@ def test_what_an_older_attempt_had_says_nothing_of_the_last_one() -> None:
         return "; ".join(wrong.what for wrong in against_secure(3, account, set(FIVE)))
 
     assert words([*older, *opened]) == ""
-    found = words([*older, *restarted, *opened])
-    assert "a, b, c, d, e count, and are not in its roster" in found
-    assert "0 survivors signed the list" in found
+    assert words([*older, *restarted, *opened]) == "a, b, c, d, e count, and are not in its roster"
+    again = words([*older, *restarted, ("Rostered", rostered), *opened])
+    assert "0 survivors signed the list" in again
+    assert "0 devices revealed shares, and it takes 5" in again
+
+
+def test_of_several_groups_each_has_its_own_list_and_sum() -> None:
+    one, other = sorted(FIVE), ["v", "w", "x", "y", "z"]
+    groups = [{"order": order, "threshold": 4, "signers": 4} for order in (one, other, ["p", "q", "r", "s", "t"])]
+    both = {*one, *other}
+
+    def found(survivors: set[str] = both, **changes: Any) -> str:
+        usual: dict[str, Any] = {"signed": both, "revealed": both, "opened": {0: "0" * 64, 1: "1" * 64}, "openings": 2}
+        account = LoggedSecure(**{**usual, "groups": groups, **changes})
+        return "; ".join(wrong.what for wrong in against_secure(3, account, survivors))
+
+    assert found() == ""
+    assert found(opened={0: "0" * 64}, openings=1) == "it was committed, and the log opens 1 sums"
+    assert "p count, and no sum of their group was opened" in found({*both, "p"})
+    assert "3 survivors signed the list, and it takes 4" in found(signed=both - {"y", "z"}, revealed=both - {"y", "z"})
+    assert "y signed the list of survivors, and are not on it" in found(both - {"y"})

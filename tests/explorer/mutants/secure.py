@@ -15,6 +15,7 @@ from client_sdk.secagg.memory import Memory
 from client_sdk.secagg.opening import OpenedSum, Opening
 from client_sdk.secagg.shares import SharePair
 from coordinator.engine import effects as fx
+from coordinator.engine.event_fields import Group
 from coordinator.engine.kinds import secure as secure_kind
 from coordinator.engine.phases import opening
 from coordinator.engine.secure import agreeing, attempts, collecting, holders, masking
@@ -166,7 +167,7 @@ def _roster_closed_early() -> Patches:
 def _one_signature_is_enough() -> Patches:
     """The shares are asked for once a single survivor has signed the list."""
     numbers = performing.numbers_of
-    return [(performing, "numbers_of", lambda cohort: {**numbers(cohort), "signers": 1})]
+    return [(performing, "numbers_of", lambda cohort: replace(numbers(cohort), signers=1))]
 
 
 @mutant("lower-threshold", "log", **CALM)
@@ -174,9 +175,9 @@ def _lower_threshold() -> Patches:
     """The engine counts on one share fewer than it takes."""
     numbers = performing.numbers_of
 
-    def lower(cohort: Any) -> dict[str, Any]:
-        found: dict[str, Any] = numbers(cohort)
-        return {**found, "threshold": found["threshold"] - 1}
+    def lower(cohort: Any) -> Group:
+        found = numbers(cohort)
+        return replace(found, threshold=found.threshold - 1)
 
     return [(performing, "numbers_of", lower)]
 
@@ -272,13 +273,13 @@ def _model_goes_by_its_file() -> Patches:
 @mutant("mean-by-another-cap", "same-bits", **CALM)
 def _mean_by_another_cap() -> Patches:
     """The mean is scaled by another weight cap than the devices' lanes."""
-    commit = performing.commit_sum
+    commit = performing.commit_sums
 
     def scaled(aggregator: Any, round: int, parent: str, quantizer: Any, *rest: Any, **about: Any) -> Any:
         other = replace(quantizer, weight_cap=quantizer.weight_cap + 1)
         return commit(aggregator, round, parent, other, *rest, **about)
 
-    return [(performing, "commit_sum", scaled)]
+    return [(performing, "commit_sums", scaled)]
 
 
 @mutant("vector-acknowledged-that-never-came", "liveness", **CALM)

@@ -73,7 +73,7 @@ def _accuser_barred() -> Patches:
 
     def other(state: Any, devices: Any, why: str) -> Any:
         secure = state.secure
-        return with_barred(state, [one for one in secure.order if one not in devices][:1], why)
+        return with_barred(state, [one for one in secure.group_of if one not in devices][:1], why)
 
     return [(unmasking, "with_barred", other)]
 

@@ -19,7 +19,7 @@ def _ring_counted_as_if_complete() -> Patches:
     """On a ring a sum is opened when as many have revealed as one secret takes, wherever they stand."""
 
     def short(secure: Any, present: Collection[str], wanted: Iterable[str]) -> tuple[str, ...]:
-        return () if len(present) >= secure.threshold else tuple(sorted(wanted))
+        return () if len(present) >= secure.groups[0].threshold else tuple(sorted(wanted))
 
     return [(unmasking, "lacking", short)]
 
@@ -27,12 +27,12 @@ def _ring_counted_as_if_complete() -> Patches:
 @mutant("sum-decoded-by-another-seed", "same-bits", **CALM)
 def _sum_decoded_by_another_seed() -> Patches:
     """The mean is decoded by another seed than that by which the devices have encoded."""
-    commit = performing.commit_sum
+    commit = performing.commit_sums
 
     def decoded(*arguments: Any, seed: bytes, **about: Any) -> Any:
         return commit(*arguments, seed=bytes([seed[0] ^ 1]) + seed[1:], **about)
 
-    return [(performing, "commit_sum", decoded)]
+    return [(performing, "commit_sums", decoded)]
 
 
 @mutant("plain-after-the-datacenter", "one-end", "log", "no-bug", "unmasked")

@@ -115,19 +115,20 @@ class SecureFollowing(Following):
             self.set_deadline(min(self.deadline, account.expires_at))
 
     def _rostered(self, event: EventRow, body: dict[str, Any], account: SecureAccount) -> None:
-        order, n = list(body["order"]), len(body["order"])
+        (group,) = body["groups"]  # no shape has several
+        order, n = list(group["order"]), len(group["order"])
         if self.phase != "sharing" or account.roster or order != sorted(account.advertised):
             raise self._odd(event, f"the run is {self.phase}, {sorted(account.advertised)} have advertised")
-        wanted, places = numbers_of(account.section, n), list(body.get("ring", ()))
-        if Numbers(body.get("neighbours", 0), body["threshold"], body["signers"]) != wanted:
+        wanted, places = numbers_of(account.section, n), list(group.get("ring", ()))
+        if Numbers(group.get("neighbours", 0), group["threshold"], group["signers"]) != wanted:
             raise self._odd(event, f"a roster of {n} devices has {wanted}")
         if sorted(places) != (list(range(n)) if wanted.neighbours else []):
             raise self._odd(event, f"the {n} devices do not stand around a ring of {len(places)} places")
-        if body["fewest"] < account.section["minimum_cohort"]:
+        if group["fewest"] < account.section["minimum_cohort"]:
             raise self._odd(event, "a list may be shorter than the plan's smallest cohort")
         account.roster, account.order, account.neighbours = body["digest"], order, wanted.neighbours
         account.ring = [order[place] for place in places]
-        account.threshold, account.signers, account.fewest = body["threshold"], body["signers"], body["fewest"]
+        account.threshold, account.signers, account.fewest = group["threshold"], group["signers"], group["fewest"]
         account.margin = self._margin(account) // 2**self.short
         self._enter("sharing", event.at)
 
