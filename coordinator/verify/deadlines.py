@@ -63,6 +63,8 @@ class Deadlines:
         self._worker = ""
         self._exchange = self._attempt = 0
         self._began = self._next_began = self._last = 0.0
+        self._settle_by = 0.0
+        """Until when who was accused may answer, and who complained may mask."""
         self._is_over, self._fell = False, self._fallen_s > 0
         self._late: list[float] = []
         self._times: list[float] = []
@@ -204,8 +206,8 @@ class Deadlines:
                 if kind in _QUIET:
                     self._last = at
                     yield from self._taken(at)
-            case "Complained" | "PairsOpened" if self._until is not None:
-                self._until = min(max(self._until, at + secure.quiet), self._expires_at)
+            case "Complained" | "PairsOpened":
+                self._settle_by = at + secure.quiet
             case _:  # other kinds have no deadline
                 pass
 
@@ -235,7 +237,11 @@ class Deadlines:
 
     def _taken(self, at: float) -> Iterator[str]:
         """A message that is only taken while its phase lasts."""
-        if self._until is None or at < self._until or (self._late and at < self._late[-1] + _APART_S):
+        if (
+            self._until is None
+            or at < max(self._until, self._settle_by)
+            or (self._late and at < self._late[-1] + _APART_S)
+        ):
             return
         self._late.append(at)
         if len(self._late) == _WITNESSES:

@@ -133,7 +133,14 @@ def _holder_does_not_compare() -> Patches:
     return [(SharePair, "require_dealt", lambda self, h, dealer, holder, digests: None)]
 
 
-@mutant("dispute-ignored", "claims", "log", focus=("secure-lie", "sharing"), **LYING)
+@mutant(
+    "dispute-ignored",
+    "one-end",
+    "claims",
+    "log",
+    focus=("secure-vanish", "masking"),
+    **{**LYING, "rates": {"secure-lie": 0.8, "secure-vanish": 0.1}},
+)
 def _dispute_ignored() -> Patches:
     """A fresh attempt has the same devices, whoever is in dispute with several others."""
     return [(attempts, "at_fault", lambda complaints, before: {})]

@@ -57,9 +57,11 @@ class DishonestPart:
         self._dealt: dict[tuple[bytes, int], SharePair] = {}
         """(h, holder's place) -> the pair that it should have sealed."""
         self._wronged: dict[bytes, int] = {}
-        """h -> the place of the holder that it deals garbage; -1: of none."""
+        """h -> the place of the holder that it deals garbage."""
         self._accused: dict[bytes, int] = {}
-        """h -> the place of the dealer of which it complains without a reason; -1: of none."""
+        """h -> the place of the dealer of which it complains without a reason."""
+        self._spared: set[tuple[str, bytes, int]] = set()
+        """(lie, h, place) about whom it was asked."""
         self._answers: dict[bytes, str] = {}
 
     def split(
@@ -96,13 +98,13 @@ class DishonestPart:
         return pair if answer == "right" else SharePair(pair.mask_key, pair.self_mask)
 
     def _lies_once(self, lied: dict[bytes, int], h: bytes, peer: int, lie: str) -> bool:
-        """Whether it lies about this peer: decided at the first one of an attempt, and the same after a restart."""
-        if h not in lied:
-            strikes = not self._world.shape.proven_liar and self._world.strikes(LIE, f"{self._device} {lie}")
-            lied[h] = peer if strikes else -1
-            if strikes:
+        """Whether it lies about this peer: about one of an attempt at most, and the same after a restart."""
+        if h not in lied and (lie, h, peer) not in self._spared:
+            self._spared.add((lie, h, peer))
+            if not self._world.shape.proven_liar and self._world.strikes(LIE, f"{self._device} {lie}"):
                 self._world.log(f"{self._device} lies: {lie}")
-        return lied[h] == peer
+                lied[h] = peer
+        return lied.get(h) == peer
 
     def altered(self, send: Send, stage: Stage, cohort: MaskingCohort, survivors: bytes) -> Send:
         """The message that the device sends instead of this one."""
