@@ -176,6 +176,8 @@ class Deadlines:
             return self._until
         began = min(self._began, self._next_began)  # by a replica whose clock is behind, the next one
         until = min(began + secure.exchange_s, self._expires_at)
+        if self._settle_by:  # a dealer was out by a Tick, and the others have had time to mask since
+            until = min(until, began + secure.quiet)
         return until if self._exchange >= _SIGNED else min(until, self._last + secure.quiet)
 
     def _exchanged(self, event: EventRow, body: dict[str, Any]) -> Iterator[str]:
