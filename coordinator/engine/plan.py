@@ -428,7 +428,7 @@ def chosen(plan: Plan, registry: Registry = BUILT_IN, tried_on: int | None = Non
     if plan.secure is not None and (reason := secure_plan.takes_partial_work(plan.aggregation)):
         raise PlanError(Mistake(reason, ("aggregation",)))
     try:
-        found = choose(plan.aggregation, registry, tried_on)
+        found = choose(plan.aggregation, registry, tried_on, secure=plan.secure is not None)
     except ExtensionError as error:
         field, _, what = str(error).partition(": ")
         known = field in Aggregation.model_fields

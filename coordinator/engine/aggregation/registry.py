@@ -356,10 +356,12 @@ def _read(blocks: Blocks, place: slice, width: int) -> Vector:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def choose(section: Aggregation, registry: Registry = BUILT_IN, tried_on: int | None = None) -> Chosen:
-    """Returns what the plan names, checked. ExtensionError, in a sentence that begins with the field, where it is not
-    installed, has another version, or does not support the plan. ``tried_on``: how many drawn updates a package's rule
-    is tried on: it is refused where the width of a block changes its values."""
+def choose(
+    section: Aggregation, registry: Registry = BUILT_IN, tried_on: int | None = None, *, secure: bool = False
+) -> Chosen:
+    """Returns what the plan names, checked, for plain rounds or ``secure`` ones. ExtensionError, in a sentence that
+    begins with the field, where it is not installed, has another version, or does not support the plan. ``tried_on``:
+    how many drawn updates a package's rule is tried on: it is refused where the width of a block changes its values."""
     rule = _found("rule", "aggregation rule", section.rule, section.rule_version, RULES, registry.rules)
     optimizer = _found(
         "server_optimizer",
@@ -369,7 +371,7 @@ def choose(section: Aggregation, registry: Registry = BUILT_IN, tried_on: int | 
         SERVER_OPTIMIZERS,
         registry.server_optimizers,
     )
-    reason = _reason_against_weights(section, rule)
+    reason = reason_against_weights(section, rule, section.weighs(secure=secure))
     if reason is not None:
         raise ExtensionError(f"rule: {reason}")
     found = Chosen(
@@ -428,7 +430,8 @@ def reasons_against(section: Aggregation) -> Iterator[str]:
                 _require_foreign(name_of, what, name, built_in)
         except ExtensionError as error:
             yield str(error)
-    reason = _reason_against_weights(section, RULES[section.rule]) if section.rule in RULES else None
+    rule = RULES.get(section.rule)
+    reason = None if rule is None else reason_against_weights(section, rule, section.weighting)
     if reason is not None:
         yield reason
 
@@ -534,9 +537,10 @@ def _settings(field: str, name: str, made: Rule | ServerOptimizer, given: Mappin
     return settings(name, f"{field}_parameters", made.parameters, given)
 
 
-def _reason_against_weights(section: Aggregation, rule: Rule) -> str | None:
-    """Why the plan does not go with a rule that takes no weights; None where it does."""
-    if not rule.takes_weights and section.weighs() == "examples":
+def reason_against_weights(section: Aggregation, rule: Rule, weighting: str | None) -> str | None:
+    """Why the plan does not go with a rule that takes no weights; None where it does. ``weighting``: what updates weigh
+    by, None: that is not known yet."""
+    if not rule.takes_weights and weighting == "examples":
         return f'the {section.rule} takes no weights: set weighting = "equal"'
     if not rule.takes_weights and section.partial == "examples_seen":
         return f'the {section.rule} takes no weights: set partial = "full" or "refuse"'

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from client_sdk.tensors.exact_sum import RANGE
-from coordinator.engine.aggregation.registry import RULES, SERVER_OPTIMIZERS, reasons_against
+from coordinator.engine.aggregation.registry import RULES, SERVER_OPTIMIZERS, reason_against_weights, reasons_against
 from coordinator.engine.aggregation.weights import MOST_WEIGHT
 from coordinator.engine.plan_section import Section
 
@@ -158,6 +158,10 @@ class Aggregation(Section):
 
     def against(self, plan: Plan) -> Iterator[str]:
         goal, weighs = plan.cohort.goal, plan.heaviest
+        if self.rule in RULES and self.weighting is None:
+            reason = reason_against_weights(self, RULES[self.rule], plan.weighting)
+            if reason is not None:
+                yield f"aggregation: {reason}"
         if plan.weighting == "examples" and self.weight_cap * goal > MOST_WEIGHT:
             yield (
                 f"aggregation.weight_cap ({self.weight_cap}) times cohort.goal ({goal}) "

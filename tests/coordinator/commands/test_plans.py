@@ -280,7 +280,7 @@ def test_repro_a_metric_that_the_learner_does_not_score_is_said(
         assert ("metric: " + words in " ".join(capsys.readouterr().out.split())) == bool(words)
 
 
-def test_plan_check_says_what_groups_withstand(tmp_path: Path) -> None:
+def test_plan_check_says_what_groups_withstand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """400 devices in 4 groups are more than one strict roster may have."""
     plan = tmp_path / "groups.toml"
     plan.write_text(
@@ -289,7 +289,8 @@ def test_plan_check_says_what_groups_withstand(tmp_path: Path) -> None:
         '[aggregation]\npartial = "refuse"\nrule = "median"\n'
         "[secure]\nmax_norm = 1.0\nmax_abs = 1.0\ngroups = 4\nreserve = 0\n[finish]\nrounds = 2\n"
     )
-    said = quorate("plan", "check", str(plan)).stdout
+    assert quorate("plan", "check", str(plan)) == 0
+    said = capsys.readouterr().out
     assert "1 x 300 withstands 101 of 300 colluding at 80 bits, a device hides among 100; lying" in said
     assert "4 x 75 withstands 26 of 300 colluding at 80 bits, a device hides among 38; lying groups" in said
     assert "survives: 1" in said
