@@ -392,13 +392,17 @@ def small_pages(*, small_blocks: bool) -> Iterator[None]:
 
 @contextmanager
 def quiet_failures() -> Iterator[None]:
-    """The log does not have the failures of store and blobs that are faults of the schedule."""
-    storage = logging.getLogger("quorate.storage")
-    before, storage.disabled = storage.disabled, True
+    """The log does not have the failures of store and blobs that are faults of the schedule, nor the runs that are
+    exhausted by them."""
+    quiet = [logging.getLogger(f"quorate.{name}") for name in ("storage", "actions")]
+    before = [logger.disabled for logger in quiet]
+    for logger in quiet:
+        logger.disabled = True
     try:
         yield
     finally:
-        storage.disabled = before
+        for logger, was in zip(quiet, before, strict=True):
+            logger.disabled = was
 
 
 class _Lines(logging.Handler):
