@@ -195,6 +195,7 @@ class LoggedRound:
             case "Committed" | "Delivered":
                 self.commits += 1
                 self.committed_at, self.commit = event.at, body
+                self._without_fallen()
                 if event.kind == "Delivered":
                     self.taken = (body["worker"], body["fence"], body["digest"])
             case "Scored":
@@ -212,6 +213,11 @@ class LoggedRound:
             if dealer in self.reported:
                 self.given_up.add((dealer, self.reported.pop(dealer)))
         self.unanswered.clear()
+
+    def _without_fallen(self) -> None:
+        """The round is committed: vectors of groups without a sum do not count."""
+        for device in self.secure.fallen & self.reported.keys():
+            self.given_up.add((device, self.reported.pop(device)))
 
     def _acknowledged(self, device: str, body: dict[str, Any]) -> None:
         self.begun.add(device)

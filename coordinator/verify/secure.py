@@ -60,6 +60,13 @@ class LoggedSecure:
                 pass
 
     @property
+    def fallen(self) -> set[str]:
+        """The devices of groups of which no sum was opened, where there are several."""
+        if len(self.groups) < 2:
+            return set()
+        return {one for number, group in enumerate(self.groups) if number not in self.opened for one in group["order"]}
+
+    @property
     def roster(self) -> frozenset[str]:
         """Its devices."""
         return frozenset(device for group in self.groups for device in group["order"])
