@@ -32,7 +32,7 @@ from client_sdk.secagg.roster import (
     Roster,
     RosterEntry,
     Vouching,
-    join,
+    join_all,
     sign_advertisement,
     vouched_by,
 )
@@ -79,7 +79,8 @@ def header_of(rule: GraphRule, dimension: int) -> AttemptHeader:
 
 @dataclass
 class Crowd:
-    """``n`` devices of one attempt, by their place in the roster."""
+    """``n`` devices of one attempt, by their place in the roster; of several groups, those of the first alone, once the
+    roster is made."""
 
     n: int
     header: AttemptHeader
@@ -88,6 +89,7 @@ class Crowd:
     secrets: list[AttemptSecrets] = field(default_factory=list)
     held: list[dict[int, SharePair]] = field(default_factory=list)
     """By holder: dealer -> pair."""
+    roster: Roster = field(init=False)
     cohort: MaskingCohort = field(init=False)
     values: Float32 = field(init=False)
     """The update of every device (float32, ``dimension`` values); weights differ."""
@@ -106,7 +108,13 @@ class Crowd:
             shown = secrets.advertisement(_name(place))
             signature = sign_advertisement(shown, self.header.digest, identity)
             entries.append(RosterEntry(shown, signature, made.encoded))
-        self.cohort = join(self.header, Roster.of(self.header, entries), self.vouched)
+        self.roster = Roster.of(self.header, entries)
+        self.cohort = join_all(self.header, self.roster, self.vouched)[0]
+        mine = [int(self.cohort.device(place)[-4:]) for place in range(self.cohort.n)]
+        self.identities = [self.identities[place] for place in mine]
+        self.certificates = [self.certificates[place] for place in mine]
+        self.secrets = [self.secrets[place] for place in mine]
+        self.n = self.cohort.n
         rng = np.random.default_rng(0)
         self.values = rng.standard_normal(self.header.dimension, np.float32) * np.float32(0.003)
 
@@ -173,9 +181,8 @@ class OneDevice:
         self.crowd, self.place = crowd, crowd.n // 2 if place is None else place
         place = self.place
         survivors = crowd.survivors()
-        roster = crowd.cohort.roster.encoded
         self.answers = {
-            "advertise": roster,
+            "advertise": crowd.roster.encoded,
             "share": self._delivery().encoded,
             "mask": survivors.encoded,
             "survivors": crowd.proof(survivors).encoded,
@@ -203,7 +210,7 @@ class OneDevice:
         """Plays the attempt; returns the device's messages by stage. Every state is encoded, as for storage."""
         crowd, place = self.crowd, self.place
         device = SecureDevice(
-            device=_name(place),
+            device=crowd.cohort.device(place),
             certificate=crowd.certificates[place],
             signer=crowd.identities[place],
             entropy=_same_secrets(crowd.secrets[place]),
@@ -251,7 +258,7 @@ class OneDevice:
         rows = []
         for dealer in crowd.cohort.graph.neighbours(place):
             agreed = crowd.secrets[dealer].share_key.agree(crowd.secrets[place].share_key.public)
-            ends = (dealer, _name(dealer)), (place, _name(place))
+            ends = (dealer, crowd.cohort.device(dealer)), (place, crowd.cohort.device(place))
             pair, h = crowd.held[place][dealer], crowd.cohort.h
             rows.append((dealer, seal_pair(agreed, h, *ends, pair), pair.digests(h, dealer, place)))
         return Bundle(place, tuple(rows))

@@ -15,6 +15,8 @@ vector without its masks is its input, and the unmasked sum is the integer sum.
     device_1m_k110_vs_floor    *fast*, 110 neighbours: the same floor for 110 peers, and 256 checks of the list, by
                                which a device knows that all but 44 have signed. Of the 189 others it checks the
                                certificate alone (docs/secure-aggregation-proofs.md)
+    device_1m_4_groups_vs_1    CPU of a device's whole attempt in one of 4 groups of 75, over that in one group of 300,
+                               and the bytes that it sends in both
     ..._cold_vs_floor          both devices in their first round: 299 checks of certificates more in both parts. No aim
     unmask_1m_9_gone_vs_floor  the coordinator's own code from blobs to the stored sum, *strict*, 9 vanished after they
     unmask_1m_44_gone_vs_floor shared, or 44; t devices have revealed. Floor: a vector added and a mask for every
@@ -39,6 +41,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -59,6 +62,7 @@ MILLION = 1_000_000
 QUICK = 100_000
 AIM = 1.3
 DEVICE_AIM = 1.35
+GROUPS_AIM = 0.5
 MEMORY_AIM_MODELS = 4.0
 MODEL = 4 * MILLION
 
@@ -103,6 +107,18 @@ def devices(crowd: Crowd, name: str, pairs: int) -> Iterator[Row]:
     yield from beside_floor(f"{name}_vs_floor", interleaved(device.play, floor.device(crowd, place), pairs), DEVICE_AIM)
     cold = interleaved(device.play_cold, floor.device(crowd, place, cold=True), pairs)
     yield from beside_floor(f"{name}_cold_vs_floor", cold, None)
+
+
+def groups(whole: Crowd, name: str, pairs: int) -> Iterator[Row]:
+    """One device of 4 groups beside one that masks with all."""
+    crowd = Crowd(N, replace(whole.header, groups=4))
+    crowd.share()
+    device, other = OneDevice(crowd), OneDevice(whole)
+    device.require_right(device.play())
+    found = interleaved(device.play, other.play, pairs)
+    yield from beside_floor(f"{name}_4_groups_vs_1", found, GROUPS_AIM)
+    bodies = [sum(len(one.body) + len(one.blob) for one in each.play().values()) for each in (device, other)]
+    yield Row(name=f"{name}_4_groups_sent_bytes", value=bodies[0], unit="bytes", limit=bodies[1])
 
 
 def servers(crowd: Crowd, gone: int, name: str, pairs: int) -> Iterator[Row]:
@@ -198,6 +214,7 @@ def measure(quick: bool) -> Iterator[Row]:
     dimension, size, pairs = (QUICK, "100k", 9) if quick else (MILLION, "1m", 25)
     strict = crowd_of(STRICT, dimension)
     yield from devices(strict, f"device_{size}_n300", pairs)
+    yield from groups(strict, f"device_{size}", pairs)
     if not quick:
         yield from devices(crowd_of(FAST, dimension), "device_1m_k110", pairs)
     for gone in (9, 44):
