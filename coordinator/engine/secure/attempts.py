@@ -192,15 +192,15 @@ def only(state: RunState, groups: Set[int], reason: str) -> Step:
     if not fallen:
         return state, []
     current = state.current
-    members = [device for number in fallen for device in secure.groups[number].order]
+    members = {device for number in fallen for device in secure.groups[number].order}
     gone = present(state, members)
     refusals = [
         fx.RecordRefusal(round=current.number, device=item.device, digest=item.digest, kind="abandoned", reason=reason)
         for item in kind_of(current).contributions(current)
-        if item.device in gone
+        if item.device in members
     ]
     for exchange in FOR_THE_SUM:
-        secure = secure.without(exchange, *members)
+        secure = secure.without(exchange, *sorted(members))
     secure = replace(secure, fallen={**secure.fallen, **dict.fromkeys(sorted(fallen), reason)})
     current = replace(
         current,

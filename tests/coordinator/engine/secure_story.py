@@ -49,6 +49,8 @@ class SecureStory(Story):
         cohort = {**COHORT, **sections.pop("cohort", {})}
         super().__init__(cohort=cohort, secure=secure, **sections)
         self.in_flight: dict[type, fx.Effect] = {}
+        self.unopened: set[int] = set()
+        """Groups whose sum is being opened."""
         self.to_delete: dict[int, tuple[str, ...]] = {}
         self.claims: dict[str, tuple[int, int]] = {}
 
@@ -71,7 +73,10 @@ class SecureStory(Story):
     def _follow(self, before: states.RunState, event: ev.Event, effects: list[fx.Effect]) -> None:
         answered = _ANSWERS.get(type(event))
         if answered is not None and self.state is not before:
-            self.in_flight.pop(answered, None)
+            if isinstance(event, ev.Opened | ev.OpeningFailed):
+                self.unopened.discard(event.group)
+            if answered is not fx.Open or not self.unopened:
+                self.in_flight.pop(answered, None)
         moved = place_of(self.state) != place_of(before)
         if moved and self.state.phase != "sharing":
             self.in_flight.clear()
@@ -80,6 +85,8 @@ class SecureStory(Story):
         for effect in effects:
             if isinstance(effect, _ACTIONS):
                 self.in_flight[type(effect)] = effect
+            if isinstance(effect, fx.Open):
+                self.unopened = set(self.secure.standing)
             if isinstance(effect, fx.Discard) and effect.blobs:
                 self.to_delete[effect.round] = effect.blobs
             if isinstance(effect, fx.Claim):

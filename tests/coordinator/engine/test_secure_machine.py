@@ -44,10 +44,10 @@ DRAFT = st.sampled_from([0] * 9 + [1])
 class SecureRun(RuleBasedStateMachine):
     """One run; each rule is one happening, and ``_happens`` holds what it did against the promises."""
 
-    @initialize(plan=st.sampled_from(PLANS), ring=st.booleans())
-    def begin(self, plan: dict[str, Any], ring: bool) -> None:
+    @initialize(plan=st.sampled_from(PLANS), ring=st.booleans(), groups=st.sampled_from([1, 1, 2, 3]))
+    def begin(self, plan: dict[str, Any], ring: bool, groups: int = 1) -> None:
         self.story = SecureStory(**plan)
-        self.ring = ring
+        self.ring, self.groups = ring, groups
         self.ended: Counter[int] = Counter()
         self.line = [0]
         self.counted: Counter[tuple[int, str]] = Counter()
@@ -128,14 +128,23 @@ class SecureRun(RuleBasedStateMachine):
         order = tuple(advertised[without:])
         if len(order) < 3:
             return
-        threshold = 2 * len(order) // 3 + 1
-        roster: dict[str, Any] = {"threshold": threshold, "signers": threshold, "fewest": max(3, threshold)}
-        if self.ring and len(order) > 5:
-            roster = {**ring_of(order, 4, 3), "signers": threshold, "fewest": max(3, threshold - 1)}
         digest = digest_of("roster", state.round_number, self.story.attempt, order, draft)
-        groups = (Group(order=order, **roster),)
+        groups = tuple(self._group(order[number :: self.groups]) for number in range(self.groups))
         found = {"groups": groups, "digest": digest, "attempt": self.story.attempt + shift}
         self._happens(lambda: self.story.happens(ev.Rostered(at=self.story.at, round=state.round_number, **found)))
+
+    def _group(self, order: tuple[str, ...]) -> Group:
+        threshold = 2 * len(order) // 3 + 1
+        numbers: dict[str, Any] = {"threshold": threshold, "signers": threshold, "fewest": threshold}
+        if self.groups == 1:
+            numbers["fewest"] = max(3, threshold)
+        if self.ring and len(order) > 5:
+            numbers = {**ring_of(order, 4, 3), "signers": threshold, "fewest": max(3, threshold - 1)}
+        return Group(order=order, **numbers)
+
+    def _unopened(self) -> int:
+        secure = self.story.state.secure
+        return 0 if secure is None else min(secure.standing.keys() - secure.sums.keys(), default=0)
 
     @rule(device=DEVICES, dealers=st.sets(DEVICES, max_size=3), shift=SHIFT)
     def complained(self, device: str, dealers: set[str], shift: int) -> None:
@@ -174,13 +183,16 @@ class SecureRun(RuleBasedStateMachine):
     @rule(draft=DRAFT, shift=SHIFT)
     def opened(self, draft: int, shift: int) -> None:
         state = self.story.state
-        found = {"digest": digest_of("sum", state.round_number, draft), "attempt": self.story.attempt + shift}
-        self._happens(lambda: self.story.opened(**found))
+        number = self._unopened()
+        found = {"digest": digest_of("sum", state.round_number, number, draft), "attempt": self.story.attempt + shift}
+        self._happens(lambda: self.story.opened(group=number, **found))
 
     @rule(lost=st.sets(DEVICES, max_size=2))
     def opening_failed(self, lost: set[str]) -> None:
         self.goes_on(7, set(), 7, 0.0)
-        self._happens(lambda: self.story.opening_failed(*sorted(lost)))
+        number, secure = self._unopened(), self.story.state.secure
+        lost &= set(secure.groups[number].order) if secure is not None and secure.groups else lost
+        self._happens(lambda: self.story.opening_failed(*sorted(lost), group=number))
 
     @rule(after_s=st.sampled_from([0.0, 1.0, 5.0, 20.0, 61.0]))
     def time_passes(self, after_s: float) -> None:
@@ -276,7 +288,7 @@ class SecureRun(RuleBasedStateMachine):
         assert secure.signed.keys() <= secure.masked.keys()
         assert secure.revealed.keys() <= secure.signed.keys()
         assert secure.signed.keys() <= set(after.spent)
-        assert not set(secure.group_of) & after.barred.keys()
+        assert not {one for group in secure.standing.values() for one in group.order} & after.barred.keys()
         out = after.current.excluded.keys()
         assert all(set(secure.lacks.get(device, ())) <= out for device in secure.masked), (
             "it masks once that is settled"
@@ -288,13 +300,19 @@ class SecureRun(RuleBasedStateMachine):
             left_out = {*after.spent, *after.declined, *after.barred}
             assert not set(after.current.members) & left_out, "who is spent, has declined or is barred is not drawn"
         if secure.roster:
-            assert list(secure.group_of) == sorted(secure.advertised)
-        if after.phase in ("unmasking", "committing"):
-            assert len(secure.signed) >= secure.groups[0].signers
-            assert len(secure.masked) >= max(
-                secure.groups[0].fewest, secure.groups[0].threshold, after.plan.cohort.quorum_count
-            )
-        if secure.sums:
+            assert sorted(secure.group_of) == sorted(secure.advertised)
+        for number, group in enumerate(secure.groups):
+            sent = [getattr(secure, name).keys() & set(group.order) for name in ("shared", "masked", "signed")]
+            if number in secure.fallen:
+                assert not any(sent), "nothing of a group that fell counts"
+                assert number not in secure.sums
+            elif after.phase in ("unmasking", "committing"):
+                assert len(sent[2]) >= group.signers
+                assert len(sent[1]) >= max(group.fewest, group.threshold)
+        if after.phase in FROM_THE_LIST:
+            assert len(secure.masked) >= after.plan.cohort.quorum_count
+            assert 2 * len(secure.standing) > len(secure.groups)
+        if secure.sums.keys() == secure.standing.keys():
             assert not secure.opening
         if attempt_of(after) > attempt_of(before):
             assert before.secure is not None
@@ -305,11 +323,10 @@ class SecureRun(RuleBasedStateMachine):
         same = before.secure is not None and place_of(before)[:2] == place_of(after)[:2]
         if same and before.phase in FROM_THE_LIST:
             assert before.secure is not None
-            assert (secure.masked, secure.roster, secure.header) == (
-                before.secure.masked,
-                before.secure.roster,
-                before.secure.header,
-            )
+            fell = {device for number in secure.fallen for device in secure.groups[number].order}
+            left = {device: digest for device, digest in before.secure.masked.items() if device not in fell}
+            assert (secure.masked, secure.roster, secure.header) == (left, before.secure.roster, before.secure.header)
+            assert set(before.secure.fallen) <= set(secure.fallen)
         if after.round_number == before.round_number:
             assert set(before.spent) <= set(after.spent)
             assert before.declined.items() <= after.declined.items()
@@ -392,7 +409,9 @@ class SecureRun(RuleBasedStateMachine):
         assert (secure is not None) == (inside or (state.phase == "committing" and not advancing))
         assert bool(advancing) <= (state.phase == "committing")
         if secure is not None:
-            assert bool(secure.sums) == (state.phase == "committing")
+            all_there = bool(secure.sums) and secure.sums.keys() == secure.standing.keys()
+            assert all_there == (state.phase == "committing")
+            assert bool(secure.sums) <= (state.phase == "committing" or secure.opening)
             assert bool(secure.roster) >= (state.phase not in ("collecting", "sharing"))
             assert (state.deadline is None) <= (state.phase == "committing" or secure.opening)
         if state.status == "running":
@@ -417,14 +436,15 @@ SecureRun.TestCase.settings = settings(
 TestSecureRun = SecureRun.TestCase
 
 
-def test_the_machine_gets_to_every_phase_by_its_own_rules() -> None:
+@pytest.mark.parametrize("groups", [1, 2, 3])
+def test_the_machine_gets_to_every_phase_by_its_own_rules(groups: int) -> None:
     """A control: the rules above commit rounds, so the promises are held against whole ones."""
     machine = SecureRun()
-    machine.begin(PLANS[0], ring=False)
+    machine.begin(PLANS[0], ring=False, groups=groups)
     seen = set()
-    for _ in range(60):
+    for _ in range(58 + 10 * groups):
         machine.all_go_on(set())
         seen.add(machine.story.state.phase)
     assert seen >= {"selecting", "collecting", "sharing", "masking", "agreeing", "unmasking", "committing"}
-    assert machine.story.state.version == 5
+    assert machine.story.state.version >= 5
     machine.teardown()
