@@ -102,8 +102,8 @@ NodeConfig = Annotated[
         help="With --flower: what the app's Context.node_config has, such as 'partition-id=0 num-partitions=4'.",
     ),
 ]
-TAKEN = frozenset({"coordinator", "token_file", "who_file", "folder", "secure_only", "threads", "label"})
-"""The options for joining that have a meaning with ``--flower``."""
+TAKEN = frozenset({"coordinator", "token_file", "who_file", "folder", "secure_only", "threads", "label", "sums_folder"})
+"""The options for joining that have a meaning with ``--flower``, and one that a machine sets for all its devices."""
 
 
 def serve_flower(joining: Joining, app_dir: Path, node_config: Sequence[str], as_json: bool) -> None:
