@@ -115,7 +115,7 @@ def _too_few_shared() -> Patches:
     return [(attempts, "enough", lambda quorum, secure, present, sharers: True)]
 
 
-@mutant("left-out-comes-back", "log", focus=("secure-lie", "sharing"), **LYING)
+@mutant("left-out-comes-back", "log", "public", focus=("secure-lie", "sharing"), **LYING)
 def _left_out_comes_back() -> Patches:
     """Who was left out after an attempt may join the next one."""
     begin = attempts.fresh
