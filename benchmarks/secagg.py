@@ -111,7 +111,7 @@ def devices(crowd: Crowd, name: str, pairs: int) -> Iterator[Row]:
 
 def groups(whole: Crowd, name: str, pairs: int) -> Iterator[Row]:
     """One device of 4 groups beside one that masks with all."""
-    crowd = Crowd(N, replace(whole.header, groups=4))
+    crowd = Crowd(N, replace(whole.header, groups=min(4, N // whole.header.minimum_cohort)))
     crowd.share()
     device, other = OneDevice(crowd), OneDevice(whole)
     device.require_right(device.play())

@@ -12,6 +12,7 @@ from typing import Any
 from client_sdk.tensors import Tensors, to_bytes
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
+from coordinator.engine.event_fields import Group
 from coordinator.engine.plan import Plan
 from coordinator.engine.state import RunState
 from coordinator.store.port import CheckpointRow, RunRow
@@ -96,7 +97,8 @@ def to_the_list(world: World, run: str = "secret") -> tuple[str, ...]:
     cohort = tuple(sorted(state(world, run).current.members))
     says(world, ev.Advertised, *cohort, run=run)
     roster = world.blobs.put(f"roster {run} {state(world, run).round_number}".encode())
-    happens(world, ev.Rostered, run, digest=roster, order=cohort, threshold=3, signers=3, fewest=3)
+    group = Group(order=cohort, threshold=3, signers=3, fewest=3)
+    happens(world, ev.Rostered, run, digest=roster, groups=(group,))
     says(world, ev.Shared, *cohort, run=run)
     says(world, ev.Masked, *cohort, run=run)
     assert state(world, run).phase == "agreeing"

@@ -44,7 +44,7 @@ def test_the_units_commands_are_ours_and_hold_no_secret(unit: Path) -> None:
 
 
 def test_every_variable_that_the_files_name_is_a_setting_or_an_option() -> None:
-    options = {"QUORATE_URL", "QUORATE_CA", "QUORATE_ENROLMENT_TOKEN", "QUORATE_KEY_FILE"}
+    options = {"QUORATE_URL", "QUORATE_CA", "QUORATE_ENROLMENT_TOKEN", "QUORATE_KEY_FILE", "QUORATE_SUMS_FOLDER"}
     known = options | {f"QUORATE_{name.upper()}" for name in Settings.model_fields}
     for path in [*UNITS, DEPLOY / "Containerfile", DEPLOY / "Caddyfile", DEPLOY.parent / "docs" / "deploy.md"]:
         assert set(re.findall(r"QUORATE_[A-Z_]+", path.read_text())) <= known, path.name

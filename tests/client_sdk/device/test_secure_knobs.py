@@ -55,6 +55,7 @@ REFUSED: dict[str, dict[str, Any]] = {
         "sigma": 20,
         "eta": 20,
         "minimum_cohort": 4,
+        "groups": 2,
         "statistics": (1.0,),
         "move": 0.5,
         "move_each": 0.5,

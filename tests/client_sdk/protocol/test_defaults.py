@@ -78,6 +78,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "SecureTask": {
         "statistics": (),
         "weighting": "examples",
+        "groups": 1,
         "drop": 0,
         "corrupt_millionths": 0,
         "sigma": 0,
@@ -171,6 +172,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "roster": 0,
         "threshold": 0,
         "signers": 0,
+        "groups": 1,
+        "fallen": 0,
         "excluded": 0,
         "opened": False,
         "exchanges": (),
