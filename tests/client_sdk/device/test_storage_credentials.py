@@ -10,12 +10,23 @@ from client_sdk.device.record import AuthorityRef, Record, Storage, StorageError
 from client_sdk.device.storage import FileStorage, MemoryStorage
 from client_sdk.protocol.devices import CheckpointRef
 from client_sdk.secagg.memory import Advertisements, Live, Memory, Step
+from client_sdk.secagg.roster import AttemptSecrets
 from client_sdk.secagg.shares import SharePair
 from tests.client_sdk.credentials.world import revocations
+from tests.client_sdk.secagg.attempt import entropy
 
 SEED = "11" * 32
 PAIR = SharePair(bytes(33), bytes(33))
-LIVE = Live(step=Step.MASKED, header=b"h", advertised=b"a", roster=b"r", held={1: PAIR}, vector=b"secret parts")
+LIVE = Live(
+    step=Step.MASKED,
+    header=b"h",
+    advertised=b"a",
+    secrets=AttemptSecrets.draw(entropy("storage")),
+    roster=b"r",
+    bundle=b"b",
+    held={1: PAIR},
+    vector=b"secret parts",
+)
 MARKS = Memory(
     revocations=7,
     spent=frozenset({bytes(32)}),

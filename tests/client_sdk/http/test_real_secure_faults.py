@@ -133,7 +133,7 @@ def require_exact(server: Server, run: str, fleet: SecureFleet, slots: list[int]
     try:
         assert sorted(row.device for row in store.contributions(run, 1)) == sorted(names[slot] for slot in slots)
         header = AttemptHeader.parse(bytes.fromhex(str(logged(store, run, "Announced")[-1]["header"])))
-        n = len(logged(store, run, "Rostered")[-1]["order"])  # type: ignore[arg-type]
+        n = len(logged(store, run, "Rostered")[-1]["groups"][0]["order"])  # type: ignore[arg-type]
         weight = logged(store, run, "Opened")[-1]["weight"]
     finally:
         store.close()
@@ -152,7 +152,7 @@ def test_one_vanishes_in_each_exchange_one_is_late_and_one_complains_of_a_liar(
 ) -> None:
     late, liar, victim, rostered = 0, 1, 2, threading.Event()
     vanish = {3: "advertise", 4: "share", 5: "mask", 6: "survivors", 7: "unmask"}
-    run = create(real, plan(18, goal=16), {"w": np.zeros(DIMENSION, np.float32)})
+    run = create(real, plan(22, goal=20), {"w": np.zeros(DIMENSION, np.float32)})
     networks = {slot: gone(stage) for slot, stage in vanish.items()}
     networks |= {late: lambda inner: Slow(inner, rostered), 8: lambda inner: Seen(inner, rostered)}
 
@@ -167,8 +167,8 @@ def test_one_vanishes_in_each_exchange_one_is_late_and_one_complains_of_a_liar(
         return replace(bundle, rows=rows), own
 
     monkeypatch.setattr(device, "deal", deal)
-    fleet = SecureFleet(real, tmp_path / "devices", [Drawn(slot) for slot in range(18)], networks)
-    survivors = [slot for slot in range(18) if slot not in (late, liar, 3, 4, 5)]
+    fleet = SecureFleet(real, tmp_path / "devices", [Drawn(slot) for slot in range(22)], networks)
+    survivors = [slot for slot in range(22) if slot not in (late, liar, 3, 4, 5)]
     try:
         view = wait_for_end(real, run)
         for slot in survivors:
@@ -176,7 +176,7 @@ def test_one_vanishes_in_each_exchange_one_is_late_and_one_complains_of_a_liar(
                 fleet.wait_for(slot, "under masks.")
         for slot in (late, liar):
             fleet.wait_for(slot, "no run is under way")
-        names = {slot: fleet.device(slot) for slot in range(18)}
+        names = {slot: fleet.device(slot) for slot in range(22)}
         assert (view.status, view.version) == ("finished", 1)
         found = outcomes(fleet)
         assert {slot: result for slot, result in found.items() if slot in survivors} == {

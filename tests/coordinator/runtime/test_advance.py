@@ -12,6 +12,7 @@ import pytest
 
 from coordinator.blobs import FileBlobs
 from coordinator.engine import events as ev
+from coordinator.engine.event_fields import Group
 from coordinator.runtime.sweeping import sweep
 from coordinator.store import MemoryStore, Store, open_store
 from coordinator.verify import verify
@@ -303,7 +304,8 @@ def test_verify_follows_masked_vectors_over_attempts_and_faults(world: World) ->
     happens(world, ev.Announced, header="00" * 32, expires_at=int(world.clock.now()) + 3000)
     cohort = tuple(sorted(state(world).current.members))
     says(world, ev.Advertised, *cohort)
-    happens(world, ev.Rostered, digest="ab" * 32, order=cohort, threshold=3, signers=3, fewest=3)
+    group = Group(order=cohort, threshold=3, signers=3, fewest=3)
+    happens(world, ev.Rostered, digest="ab" * 32, groups=(group,))
     says(world, ev.Shared, *cohort)
     says(world, ev.Masked, *cohort[:2])
     happens(world, ev.Faulted, device=cohort[0], reason="its vector is too short")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from coordinator.engine import events as ev
+from coordinator.engine.event_fields import Group
 from coordinator.verify import verify
 from tests.coordinator.conftest import MakeWorld
 from tests.coordinator.secure_runs import check_in, happens, says, secure_run, state, to_the_list
@@ -37,7 +38,8 @@ def test_restarts_give_no_exchange_more_time_than_its_attempt_has(make_world: Ma
     cohort = tuple(sorted(state(world).current.members))
     says(world, ev.Advertised, *cohort)
     roster = world.blobs.put(b"a roster")
-    happens(world, ev.Rostered, digest=roster, order=cohort, threshold=3, signers=3, fewest=3)
+    group = Group(order=cohort, threshold=3, signers=3, fewest=3)
+    happens(world, ev.Rostered, digest=roster, groups=(group,))
     says(world, ev.Shared, *cohort)
     restarts = 0
     while state(world).phase == "masking":

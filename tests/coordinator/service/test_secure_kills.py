@@ -48,7 +48,7 @@ class Killed:
             select=NUMBER,
             finish={"rounds": 1},
             secure={**SECTION, "exchange_s": 60},
-            aggregation={"partial": "refuse"},
+            aggregation={"partial": "refuse", "weighting": "examples"},
         )
         made = self.server.http.post(Route.RUNS, json={"plan": wanted, "init": digest_of(body), "origin": "a test"})
         assert made.status_code == 201, made.text

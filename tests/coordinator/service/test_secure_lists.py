@@ -150,7 +150,7 @@ def test_a_device_that_is_revoked_after_it_masked_is_not_in_the_next_attempt(wor
         world.phones[number].head, world.phones[number].through = None, False
     world.play_to_end()
     (made,) = [row for row in world.store.events(RUN, 0) if row.kind == "Rostered" and row.body["attempt"] == 1]
-    assert made.body["order"] == sorted(world.rows[number].device for number in (0, 1, 5))
+    assert made.body["groups"][0]["order"] == sorted(world.rows[number].device for number in (0, 1, 5))
     assert counted(world) == [0, 1, 5]
     (header,) = [row for row in world.store.events(RUN, 0) if row.kind == "Announced" and row.body["attempt"] == 1]
     second = AttemptHeader.parse(bytes.fromhex(str(header.body["header"])))
