@@ -66,6 +66,19 @@ class FolderError(Exception):
     """The folder cannot be used. The message is one sentence with the fix."""
 
 
+_LOCKS: set[int] = set()
+"""The descriptors of this process's locks. Its forks close their copies: a fork may outlive the process, and the lock
+would with it."""
+
+
+def _close_locks() -> None:
+    while _LOCKS:
+        os.close(_LOCKS.pop())
+
+
+os.register_at_fork(after_in_child=_close_locks)
+
+
 @contextmanager
 def locked(folder: Path, by: str = "coordinator or simulation") -> Iterator[None]:
     """Makes the folder (mode 0700) if it is missing and locks it until the block or the process ends. FolderError.
@@ -77,6 +90,7 @@ def locked(folder: Path, by: str = "coordinator or simulation") -> Iterator[None
         raise FolderError(
             f"The data folder {folder} cannot be used ({error.strerror}); give one that is writable."
         ) from error
+    _LOCKS.add(lock)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -86,16 +100,14 @@ def locked(folder: Path, by: str = "coordinator or simulation") -> Iterator[None
                 f"Another {by} (process {owner or 'unknown'}) uses the folder {folder}; "
                 "stop it, or give another folder."
             ) from None
-        owner_pid = os.getpid()
         os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{owner_pid}\n".encode(), 0)
-        try:
-            yield
-        finally:
-            if os.getpid() == owner_pid:  # a fork has the lock too, and may end a moment later
-                fcntl.flock(lock, fcntl.LOCK_UN)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        yield
     finally:
-        os.close(lock)
+        if lock in _LOCKS:  # not in a fork
+            _LOCKS.remove(lock)
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            os.close(lock)
 
 
 def database_url(folder: Path) -> str:
