@@ -1,4 +1,4 @@
-"""docs/secure-aggregation.md and SECURITY.md say what the code says: tables are computed again, named tests exist."""
+"""The pages on secure rounds and SECURITY.md say what the code says: tables are computed again, named tests exist."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from client_sdk.cli import app
+from client_sdk.protocol.secure import SecureBounds
 from client_sdk.secagg.consent import SecurePolicy, withstood
 from client_sdk.secagg.header import GraphRule
 from client_sdk.secagg.parameters import colluding_of_all, fast, require_faults, strict
@@ -17,7 +18,8 @@ from client_sdk.secagg.shares import DIGESTS_BYTES, SEALED_BYTES, Bundle
 from coordinator.engine.aggregation.rules import Median
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "secure-aggregation.md").read_text()
+PAGE = (ROOT / "docs" / "secure-aggregation-design.md").read_text()
+OWNERS = (ROOT / "docs" / "secure-aggregation.md").read_text()
 SECURITY = " ".join((ROOT / "SECURITY.md").read_text().split())
 PROMISES = " ".join((ROOT / "docs" / "secure-promises.md").read_text().split())
 PROOFS = (ROOT / "docs" / "secure-aggregation-proofs.md").read_text()
@@ -84,6 +86,48 @@ def test_the_devices_policy_is_the_pages() -> None:
     assert policy.smallest_cohort == 64
 
 
+def test_what_holds_without_an_owners_word_is_the_owners_page() -> None:
+    bounds = SecureBounds()
+    for option, without in (
+        ("--smallest-cohort 100", f"{bounds.smallest_cohort} devices, in each group"),
+        (
+            "--fewest-examples 200`, `--fewest-steps 10`, `--largest-batch 0.1",
+            (
+                f"{bounds.fewest_examples} examples, {bounds.fewest_steps} steps, batches of at most half of the data, "
+                "whole passes"
+            ),
+        ),
+        ("--sums-a-day 10", f"{bounds.sums_a_day} a day, counted over all of your devices with this data"),
+        (
+            "--largest-move 1`, `--late-moves 1",
+            (
+                f"{bounds.largest_move:g} clips a round; "
+                f"{bounds.late_moves} moves for a run that your device has not seen before"
+            ),
+        ),
+    ):
+        assert f"| `{option}` | {without} |" in OWNERS
+    assert (bounds.largest_batch, bounds.whole_passes, bounds.most_colluding, bounds.near_repeats) == (
+        0.5,
+        True,
+        None,
+        0,
+    )
+    assert f"puts at most {bounds.sums_a_day} updates a day into sums" in OWNERS
+    options = CliRunner().invoke(app, ["device", "--help"], env={"COLUMNS": "200"}).stdout
+    for option in re.findall(r"`(--[a-z-]+)", OWNERS):
+        assert option in options, option
+
+
+def test_the_figures_of_the_owners_page() -> None:
+    of_300, group = strict(300), strict(75)
+    withstands = {n: withstood(GraphRule(profile="strict"), n) for n in (300, 64, 75)}
+    assert f"up to {withstands[300]} accomplices of 300 devices, or {withstands[64]} of 64" in OWNERS
+    assert f"No piece alone says anything; {of_300.threshold} of 300 do." in OWNERS
+    hidden, in_group = of_300.signers - withstands[300], group.threshold - withstands[75]
+    assert f"among {in_group} honest devices in one of 4 groups of 75, in place of {hidden} of 300" in OWNERS
+
+
 def test_among_how_many_combined_sums_hide_a_device() -> None:
     """The signatures that a list takes, less those who collude: as SECURITY.md, the promises and the proofs say."""
     assert "100 honest ones in *strict* and 226 in *fast*, of rosters of 300; of 64, among 22" in SECURITY
@@ -111,7 +155,9 @@ def test_what_groups_withstand(groups: int) -> None:
     assert "of 4 groups of 75, among 25." in SECURITY
 
 
-@pytest.mark.parametrize("page", [PAGE, SECURITY, PROMISES, PROOFS], ids=["page", "security", "promises", "proofs"])
+@pytest.mark.parametrize(
+    "page", [PAGE, OWNERS, SECURITY, PROMISES, PROOFS], ids=["page", "owners", "security", "promises", "proofs"]
+)
 def test_every_test_that_is_named_exists(page: str) -> None:
     files = list((ROOT / "tests").rglob("test_*.py"))
     there = {file.name for file in files}
@@ -122,7 +168,13 @@ def test_every_test_that_is_named_exists(page: str) -> None:
 
 
 def test_paths_on_the_pages_exist() -> None:
-    for folder, page in ((ROOT / "docs", PAGE), (ROOT, SECURITY), (ROOT / "docs", PROMISES), (ROOT / "docs", PROOFS)):
+    for folder, page in (
+        (ROOT / "docs", PAGE),
+        (ROOT / "docs", OWNERS),
+        (ROOT, SECURITY),
+        (ROOT / "docs", PROMISES),
+        (ROOT / "docs", PROOFS),
+    ):
         for link in re.findall(r"\]\(([^)#:]+)", page):
             assert (folder / link).exists(), link
         for path in re.findall(r"`((?:client_sdk|coordinator|tests|docs)/[\w./]*)`", page):
