@@ -174,9 +174,11 @@ class Member:
 class Fleet:
     """``n`` devices of one server, and one secure run of all of them."""
 
-    def __init__(self, server: ServerProcess, n: int, parameters: int, exchange_s: float, rounds: int) -> None:
-        """``exchange_s``: how long an exchange lasts where a device has vanished."""
-        self.server, self.n, self.smallest = server, n, min(n // 2, 64)
+    def __init__(
+        self, server: ServerProcess, n: int, parameters: int, exchange_s: float, rounds: int, groups: int = 1
+    ) -> None:
+        """``exchange_s``: how long an exchange lasts where a device has vanished. ``groups``: of each round."""
+        self.server, self.n, self.groups, self.smallest = server, n, groups, min(n // groups // 2, 64)
         rng = np.random.default_rng(0)
         self.vector: Tensors = {"w": rng.standard_normal(parameters, np.float32) * np.float32(0.003)}
         self.members = [Member(server, SECURE, number, (number + 1) / n, self.vector) for number in range(n)]
@@ -205,6 +207,7 @@ class Fleet:
                 "exchange_s": exchange_s,
                 "quiet_s": exchange_s,
                 "attempts": 1,
+                "groups": self.groups,
             },
         }
         self.run = self.operator.create_run(plan, checkpoint, "a benchmark").run

@@ -23,6 +23,10 @@ too. The server, and its floor, has half of the machine's cores to itself (``_co
                                        included and the model's download left out, over those of a plain round of
                                        float32. Measured for the device with the most; for another model the length of
                                        the masked vector is exchanged
+    secure_round_4_groups_...          a round of 4 groups beside one of the same devices in one group, nobody
+                                       vanishing, each on a server of its own and in turn; medians of a run's pairs:
+                                       CPU seconds of the server (``server_cpu_vs_1``) and of all devices (``devices_cpu_vs_1``),
+                                       requests, and bytes of one device, with one group's as the limit
     secure_round_1m_peak_models        growth of the server's resident memory from the first signature to the commit of
                                        a round of 1M parameters, in models of 4 MB; 64 devices, whose shares are small
 """
@@ -49,6 +53,7 @@ from benchmarks.harness import Pairs, Row, cost_s, main
 from client_sdk.protocol.names import Route
 
 AIM = 1.5
+GROUPS_AIM = 0.5
 MEMORY_AIM_MODELS = 4.0
 MILLION = 1_000_000
 EACH = 3
@@ -174,6 +179,40 @@ def bytes_beside_float32(n: int, parameters: int, stayed: Notes, plain: Notes) -
         yield Row(name=f"http_{name}", value=value, unit="ratio", ratio=value, aim=aim, met=value < aim)
 
 
+def four_groups(n: int, parameters: int, pairs: int) -> Iterator[Row]:
+    """What a round of 4 groups costs, beside one of one group."""
+    of_server: tuple[list[float], list[float]] = ([], [])
+    of_devices: tuple[list[float], list[float]] = ([], [])
+    with (
+        tempfile.TemporaryDirectory(prefix="quorate-bench-") as folder,
+        ServerProcess(Path(folder) / "4") as several,
+        ServerProcess(Path(folder) / "1") as single,
+    ):
+        fleets = [
+            Fleet(server, n, parameters, MOST_EXCHANGE_S, pairs + 1, groups)
+            for server, groups in ((several, 4), (single, 1))
+        ]
+        for number in counted("rounds of four groups and of one", range(1, pairs + 2)):
+            for place, fleet in enumerate(fleets):
+                began = time.process_time()
+                of_server[place].append(fleet.play({}))
+                of_devices[place].append(time.process_time() - began)
+                fleet.require_right(number, {})
+        name = "secure_round_4_groups"
+        for what, costs, aim in (("server", of_server, None), ("devices", of_devices, GROUPS_AIM)):
+            ratio = Pairs(tuple(costs[0][1:]), tuple(costs[1][1:])).ratio  # a first round checks more certificates
+            met = None if aim is None else ratio.met(aim)
+            row = f"{name}_{what}_cpu_vs_1"
+            yield Row(name=row, value=ratio.median, unit="ratio", ratio=ratio.median, aim=aim, met=met)
+        notes = [[member.notes for member in fleet.members] for fleet in fleets]
+        requests = [sum(len(one.requests) for one in found) for found in notes]
+        yield Row(name=f"{name}_requests", value=requests[0], unit="requests", limit=requests[1])
+        most = [max(one.bytes for one in found) for found in notes]
+        yield Row(name=f"{name}_device_bytes", value=most[0], unit="bytes", limit=most[1])
+        for fleet in fleets:
+            fleet.close()
+
+
 def peak_models(n: int) -> float:
     """The growth of the server's memory while a sum of 1M parameters is agreed on, opened and committed, in models."""
     with tempfile.TemporaryDirectory(prefix="quorate-bench-") as folder, ServerProcess(Path(folder)) as server:
@@ -204,6 +243,7 @@ def measure(quick: bool) -> Iterator[Row]:
     yield from bytes_beside_float32(n, parameters, rounds.stayed, rounds.plain)
     del rounds
     gc.collect()
+    yield from four_groups(n, parameters, pairs)
     models = peak_models(40 if quick else 64)
     name = "secure_round_1m_peak_models"
     yield Row(name=name, value=models, unit="models", aim=MEMORY_AIM_MODELS, met=models <= MEMORY_AIM_MODELS)

@@ -89,8 +89,8 @@ def test_floors_and_private_order_do_not_stop_the_equations_yet() -> None:
 
 
 @pytest.mark.slow
-def test_groups_give_as_many_equations_a_round_so_that_fewer_rounds_suffice() -> None:
-    assert matched(20, 10, FLOORED, floors=True, seed=1)[0] <= 10
+def test_groups_do_not_stop_them_either() -> None:
+    """The sum of each group is an equation."""
     assert matched(20, 10, FLOORED, floors=True, groups=4, seed=1)[0] >= 18
 
 
