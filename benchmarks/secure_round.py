@@ -25,8 +25,9 @@ too. The server, and its floor, has half of the machine's cores to itself (``_co
                                        the masked vector is exchanged
     secure_round_4_groups_...          a round of 4 groups beside one of the same devices in one group, nobody
                                        vanishing, each on a server of its own and in turn; medians of a run's pairs:
-                                       CPU seconds of the server (``server_cpu_vs_1``) and of all devices (``devices_cpu_vs_1``),
-                                       requests, and bytes of one device, with one group's as the limit
+                                       CPU seconds of the server (``server_cpu_vs_1``) and of all devices
+                                       (``devices_cpu_vs_1``), requests, and bytes of one device, with one group's as
+                                       the limit
     secure_round_1m_peak_models        growth of the server's resident memory from the first signature to the commit of
                                        a round of 1M parameters, in models of 4 MB; 64 devices, whose shares are small
 """
