@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from client_sdk.secagg.actions import Transmit
-from client_sdk.secagg.complaints import Complaint, OpenedPairs, is_accusation
+from client_sdk.secagg.complaints import Accusations, Complaint, OpenedPairs, is_accusation
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.memory import Live
 from client_sdk.secagg.roster import Roster, rejoin
@@ -34,7 +34,7 @@ def nothing(pair: SharePair) -> None:
 
 def deals_garbage_to(phone: Phone, victims: set[int], answer: Answer) -> None:
     """The sealed bytes of these holders (of its first one, where none is named) are zeros, their digests right; when it
-    is accused it opens what ``answer`` makes of the pair, or says nothing any more."""
+    is accused it opens what ``answer`` makes of the accusers' pairs, or says nothing any more."""
 
     def bend(message: Transmit, world: World) -> Transmit:
         mine = Bundle.parse(message.body, world.n)
@@ -51,7 +51,9 @@ def deals_garbage_to(phone: Phone, victims: set[int], answer: Answer) -> None:
         if not is_accusation(body):
             return honest(body, at)
         live = live_of(phone)
-        opened = {holder: answer(pair_for(member, live, holder)) for holder in sorted(victims)}
+        n = Roster.size_of(live.roster)
+        accusers = [Complaint.parse(complaint, n).place for complaint, _ in Accusations.parse(body).complaints]
+        opened = {holder: answer(pair_for(member, live, holder)) for holder in accusers}
         pairs = {holder: pair for holder, pair in opened.items() if pair is not None}
         if not pairs:
             phone.gone = True

@@ -73,6 +73,28 @@ def test_where_too_few_hold_its_pair_a_fresh_attempt_goes_without_the_dealer_and
     assert_committed(world)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("answer", [right, nothing])
+def test_a_dealer_that_lies_to_a_hundred_holders_shuts_out_nobody_either(answer: Any) -> None:
+    """Too few hold its pairs: where it is out, a fresh attempt goes without it."""
+    n, victims = 120, set(range(10, 110))
+    world = World(n, secure={"quiet_s": 5}, aggregation={"weight_cap": 2000})
+    liar = world.phones[LIAR]
+    deals_garbage_to(liar, victims, answer)
+    world.play()
+    others = {phone.name for phone in world.phones} - {liar.name}
+    assert set(world.survivors()) == (others | {liar.name} if answer is right else others)
+    assert len(world.happened(ev.Announced)) == (1 if answer is right else 2)
+    complaints = world.happened(ev.Complained)
+    assert sorted(event.device for event in complaints) == sorted(world.phones[victim].name for victim in victims)
+    assert {event.dealers for event in complaints} == {(liar.name,)}
+    assert max(event.bytes for event in complaints) < 300, "the digest of a row, and a signature"
+    pairs = [holder for event in world.happened(ev.PairsOpened) for holder in event.holders]
+    assert len(pairs) == len(set(pairs)) == (len(victims) if answer is right else 0), "each is asked for once"
+    assert world.state.barred == {}
+    assert_committed(world)
+
+
 def test_around_a_ring_too() -> None:
     """The liar's neighbour complains, whichever it is."""
     for answer in (right, nothing):
@@ -149,24 +171,33 @@ def test_what_is_altered_between_two_honest_devices_opens_nothing_and_accuses_no
             assert any("altered on the way" in refusal for refusal in world.phones[dealer].refusals)
 
 
-def test_rows_of_one_dealer_altered_for_all_others_open_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_a_hundred_rows_of_one_dealer_altered_on_the_way_open_nothing_and_accuse_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Behind the coordinator's back: it takes the complaints, and the dealer refuses the attempt."""
     monkeypatch.setattr(validation, "complained", lambda *given: None)
-    world = World(24, secure={"quiet_s": 5, "attempts": 1})
+    n = 120
+    world = World(n, secure={"quiet_s": 5, "attempts": 1}, aggregation={"weight_cap": 2000})
+    holders = {phone.name for phone in world.phones[10:110]}
     genuine = world.requests.answer
 
     def altered(device: str, round: int, attempt: int, stage: Any) -> bytes | None:
         body = genuine(device, round, attempt, stage)
-        if body is None or stage != "share":
+        if body is None or stage != "share" or device not in holders:
             return body
-        found = Bundle.parse(body, 24)
+        found = Bundle.parse(body, n)
         rows = tuple((of, sealed, bytes(64) if of == LIAR else digests) for of, sealed, digests in found.rows)
         return replace(found, rows=rows).encoded
 
     world.requests.answer = altered  # type: ignore[method-assign]
     world.play(lambda w: bool(w.reasons) or w.state.phase == "agreeing")
-    assert len(world.happened(ev.Complained)) == 23
+    assert {event.device for event in world.happened(ev.Complained)} == holders
     assert opened(world) == set()
     assert any("altered on the way" in refusal for refusal in world.phones[LIAR].refusals)
+    assert world.happened(ev.Faulted) == []
+    assert world.happened(ev.Signed) == []
+    assert world.state.barred == {}
 
 
 def with_complaint(fields: dict[str, Any]) -> validation.DealtShares:
