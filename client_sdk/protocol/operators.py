@@ -220,6 +220,9 @@ class RunView(Message):
     disputes: dict[DeviceId, int] = Field(default_factory=dict)
     """Devices that were in dispute about shares in the run's last secure rounds, and with how many others each: one
     could not open what the other had dealt. Who has several is the likely liar."""
+    suspicion: dict[DeviceId, int] = Field(default_factory=dict)
+    """Devices of groups whose sum was bad, of which nobody knows who lied, and in how many of 64 secure rounds each
+    rests, where enough others wait. Sums that are good end it."""
     shared_identities: tuple[DeviceId, ...] = ()
     """Devices that work, or have worked, for the run, and whose identity two processes use now: a copied folder."""
     stalled: str = ""

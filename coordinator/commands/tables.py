@@ -173,6 +173,8 @@ def print_run(view: RunView, *, plan: bool = False) -> None:
         say(f"  barred      {device}, until round {until}")
     for device, others in view.disputes.items():
         say(f"  in dispute  {device}, about shares with {others} {'other' if others == 1 else 'others'}")
+    for device, rounds in view.suspicion.items():
+        say(f"  suspected   {device} rests in {rounds} of 64 rounds: sums of its groups were bad; good ones end it")
     if view.stalled:
         say(f"  stalled     {view.stalled}")
     for digest in view.damaged:

@@ -32,12 +32,14 @@ from typing import Any, NamedTuple, Protocol
 
 from client_sdk.chance import WordStream, above_zero, labelled, sha256_word, unit
 from coordinator.engine.aggregation.parameters import ExtensionError, Parameter, Settings, failures
+from coordinator.engine.secure.suspicion import Suspicion, resting
 
 Pool = Sequence[tuple[str, int]]
 """(device, examples), by device id."""
 Row = Sequence[Any]
 """(device, examples), then what the selection reads, in its order: a line of the stored list of who waits."""
 NONE: Settings = MappingProxyType({})
+NOBODY: Suspicion = MappingProxyType({})
 
 
 class Known(NamedTuple):
@@ -152,10 +154,16 @@ class Choice:
         own = isinstance(self.selection, BuiltIn)
         return int(self.settings["window"]) if own and self.settings.get("pace") else 0
 
-    def draw(self, rows: Sequence[Row], k: int, *, seed: int, round: int, moved: int = 0) -> list[str]:
-        """The cohort, sorted by id; the same for rows in any order. ``moved``: see ``Pace``. ExtensionError where the
-        selection fails, or gives what is no cohort of ``k`` of these devices."""
+    def draw(
+        self, rows: Sequence[Row], k: int, *, seed: int, round: int, moved: int = 0, suspicion: Suspicion = NOBODY
+    ) -> list[str]:
+        """The cohort, sorted by id; the same for rows in any order. ``moved``: see ``Pace``. ``suspicion``: who rests
+        in some rounds, while ``k`` others wait. ExtensionError where the selection fails, or gives what is no cohort of
+        ``k`` of these devices."""
         reads, settings = self.selection.reads, self.settings
+        if suspicion:
+            out = resting(suspicion, (row[0] for row in rows), len(rows) - k, seed=seed, round=round)
+            rows = [row for row in rows if row[0] not in out]
         if moved:
             preferred = min(settings["preferred"] + moved * settings["pace"], _ALL)
             settings = {**settings, "preferred": preferred}

@@ -27,6 +27,7 @@ from coordinator.engine.plan import Plan
 from coordinator.engine.reasons import grouped
 from coordinator.engine.secure.disputes import Disputes
 from coordinator.engine.secure.state import Barred, SecureRound
+from coordinator.engine.secure.suspicion import Suspicion
 from coordinator.engine.selection import NO_PACE, Known, Pace
 
 Row = TypeVar("Row")
@@ -244,6 +245,8 @@ class RunState:
     disputes: Annotated[Disputes, Field(exclude_if=not_)] = field(default_factory=dict)
     """Who has complained of whose shares in the last secure rounds, and when: of two devices nobody knows which one
     lied, and a device that is in dispute with several others is the likely one."""
+    suspicion: Annotated[Suspicion, Field(exclude_if=not_)] = field(default_factory=dict)
+    """Devices that rest in some of the secure rounds, since sums of their groups were bad."""
     lists_lost: tuple[int, ...] = ()
     """Of the last survivor lists: how many thousandths of the devices on them vanished before the sum."""
     margin_missed: int = 0

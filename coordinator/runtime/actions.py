@@ -119,7 +119,9 @@ class _Draw:
             self.done = False
             return None
         seed, number = self._log.row.selection_seed + len(state.round.pools), state.round_number
-        chosen = self._choice.draw(rows, free, seed=seed, round=number, moved=state.pace.moved)
+        chosen = self._choice.draw(
+            rows, free, seed=seed, round=number, moved=state.pace.moved, suspicion=state.suspicion
+        )
         sizes = dict(pool)
         return replace(drawn, cohort=tuple((device, sizes[device]) for device in chosen), pool=digest)
 

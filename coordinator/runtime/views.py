@@ -67,14 +67,15 @@ def run_view(
 
 
 def with_marks(reader: Reader, view: RunView, state: RunState) -> RunView:
-    """The view of a run with secure rounds: how many devices can contribute to its model no more, who is barred, and
-    who is in dispute."""
+    """The view of a run with secure rounds: how many devices can contribute to its model no more, and who is barred,
+    in dispute or suspected."""
     return view.model_copy(
         update={
             "devices_spent": reader.marked_devices(state.marked_on, kinds_against(state.plan)),
             "devices_registered": reader.registered_devices(),
             "barred": {device: found.until_round for device, found in sorted(state.barred.items())},
             "disputes": dict(sorted(degrees(state.disputes).items())),
+            "suspicion": dict(sorted(state.suspicion.items())),
         }
     )
 

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.blobs import BlobError
 from coordinator.engine import events as ev
 from coordinator.engine.aggregation.parameters import ExtensionError
 from coordinator.engine.plan import Plan
+from coordinator.engine.secure.suspicion import Suspicion
 from coordinator.engine.selection import Choice, Known, Pace
 from coordinator.folding.refold import Readable
 
@@ -27,6 +28,8 @@ class DrawnCohort:
     cohort: tuple[tuple[str, int], ...]
     before: int = 0
     """Draws of the same buffered round before it: each has a seed of its own."""
+    suspicion: Suspicion = field(default_factory=dict)
+    """Of the run before it."""
 
 
 class Draws:
@@ -39,12 +42,14 @@ class Draws:
         """For each draw: device -> (loss, seconds since the draw) of its update in that round."""
         self._at = 0.0
 
-    def add(self, event: ev.Event) -> None:
+    def add(self, event: ev.Event, suspicion: Suspicion) -> None:
+        """``suspicion``: the run's before it."""
         if isinstance(event, ev.Drawn):
             last, before = self.all[-1] if self.all else None, 0
             if self._plan.buffered is not None and last is not None and last.round == event.round:
                 before = last.before + 1
-            self.all.append(DrawnCohort(event.round, event.pool, event.waiting, event.cohort, before))
+            drawn = DrawnCohort(event.round, event.pool, event.waiting, event.cohort, before, suspicion)
+            self.all.append(drawn)
             self._heard.append({})
             self._at = event.at
         elif isinstance(event, ev.Reported) and self._plan.cohort.remembers:
@@ -103,7 +108,7 @@ def against_draw(
             yield f"the list of who waited says of {row[0]} {row[2:]}, and the log gives {list(wanted[2:])}"
             return
     try:
-        chosen = choice.draw(rows, select, seed=seed, round=drawn.round, moved=moved)
+        chosen = choice.draw(rows, select, seed=seed, round=drawn.round, moved=moved, suspicion=drawn.suspicion)
     except ExtensionError as error:
         yield f"the draw cannot be repeated: {error}"
         return

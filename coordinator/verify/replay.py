@@ -131,6 +131,7 @@ class Replay:
             self.at_snapshot = following
         if any(isinstance(record, fx.RecordMetrics | fx.RecordAudit) for _, record in recorded):
             self.round_at[event.at] = before.round_number or following.round_number
+        self.draws.add(event, before.suspicion)
         self._note(event)
 
     def _write(self, row: EventRow, following: RunState, recorded: Sequence[tuple[float, fx.Record]]) -> None:
@@ -146,7 +147,6 @@ class Replay:
                 tx.snapshot(self.run, row.seq, states.to_json(following))
 
     def _note(self, event: ev.Event) -> None:
-        self.draws.add(event)
         if isinstance(event, ev.Drawn):
             self.examples += [(event.round, device, examples) for device, examples in event.cohort]
         elif isinstance(event, ev.Reported):

@@ -69,11 +69,19 @@ def drawn(durable: Durable, run: TrackedRun, event: EventRow, waiting: list[Wait
     seed, number, select = run.row.selection_seed, int(str(body["round"])), cohort["select"]
     if run.buffered:
         select, seed = run.drawing[0], seed + run.drawing[1]
-    chosen = cohort_of(rows, select, choose, given, seed, number)
+    rest = resting(run.suspicion, [device for device, _ in pool], len(rows) - select, seed, number)
+    chosen = cohort_of([row for row in rows if row[0] not in rest], select, choose, given, seed, number)
     sizes = dict(pool)
     again = [[device, sizes[device]] for device in chosen]
     if [list(pair) for pair in body["cohort"]] != again:  # type: ignore[attr-defined]
         raise Broken("draw", f"round {number} of {run.run} drew {body['cohort']}; its pool gives {again}")
+
+
+def resting(suspicion: dict[str, int], waiting: list[str], most: int, seed: int, number: int) -> set[str]:
+    """Who rests in the round, written from ``docs/selection.md``."""
+    words = {device: _word("selection resting", seed, number, device) for device in waiting}
+    rest = [device for device in waiting if words[device] >> 58 < suspicion.get(device, 0)]
+    return set(sorted(rest, key=lambda device: (-suspicion[device], words[device]))[: max(0, most)])
 
 
 def known_of(run: TrackedRun, device: str, reads: tuple[str, ...]) -> list[float | None]:

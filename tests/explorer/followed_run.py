@@ -173,6 +173,8 @@ class FollowedRun:
     """Device -> the first round for which it can be drawn again."""
     disputes: dict[str, dict[str, int]] = field(default_factory=dict)
     """Device -> dealer of whose shares it has complained -> the last round in which it did."""
+    suspicion: dict[str, int] = field(default_factory=dict)
+    """Device -> in how many of 64 rounds it rests, since sums of its groups were bad."""
     left_out: set[str] = field(default_factory=set)
     """Who could not be drawn at the last draw."""
     lists_lost: list[int] = field(default_factory=list)

@@ -31,7 +31,9 @@ from coordinator.engine.secure.attempts import (
 from coordinator.engine.secure.holders import lacking
 from coordinator.engine.secure.marks import with_barred
 from coordinator.engine.secure.messages import accepted, answered, with_message, wrong_phase
-from coordinator.engine.state import RunState
+from coordinator.engine.secure.state import SecureRound
+from coordinator.engine.secure.suspicion import faded, raised
+from coordinator.engine.state import RunState, altered
 
 
 def begin(state: RunState, at: float) -> Step:
@@ -74,21 +76,26 @@ def opened(state: RunState, event: ev.Opened) -> Step:
     if against is not None:
         return refuse(state, *against)
     sums = {**secure.sums, event.group: event.digest}
+    state = altered(state, suspicion=faded(state.suspicion, _listed(secure, event.group)))
     return _commit_if_opened(
         with_secure(state, replace(secure, sums=sums, weight=secure.weight + event.weight)), event.at
     )
 
 
 def opening_failed(state: RunState, event: ev.OpeningFailed) -> Step:
-    """The round goes on without this group, or ends; dealers that are proven at fault are barred."""
+    """The round goes on without this group, or ends; dealers that are proven at fault are barred, and without a proof
+    all on the group's list are suspected."""
     against = _not_opening(state, event)
     if against is not None:
         return refuse(state, *against)
+    secure, _ = under_way(state)
     reason = f"the sum cannot be used: {event.reason}"
     if event.lost:
         state = with_barred(state, event.lost, f"its secret could not be rebuilt in round {state.round_number}")
         reason = f"the secrets that {', '.join(event.lost)} shared cannot be rebuilt: {event.reason}"
-    groups = under_way(state)[0].standing.keys() - {event.group}
+    else:
+        state = altered(state, suspicion=raised(state.suspicion, _listed(secure, event.group)))
+    groups = secure.standing.keys() - {event.group}
     return go_on_with(state, event.at, groups, [reason], _commit_if_opened)
 
 
@@ -98,6 +105,10 @@ def _not_opening(state: RunState, event: ev.Opened | ev.OpeningFailed) -> tuple[
     if secure.opening and event.group in secure.standing and event.group not in secure.sums:
         return None
     return wrong_phase(state, ("unmasking",)) or ("stale", f"no opening of round {event.round} is under way")
+
+
+def _listed(secure: SecureRound, group: int) -> set[str]:
+    return secure.masked.keys() & set(secure.groups[group].order)
 
 
 def _commit_if_opened(state: RunState, at: float) -> Step:

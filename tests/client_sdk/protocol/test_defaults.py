@@ -190,6 +190,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "exhausted": "",
         "barred": {},
         "disputes": {},
+        "suspicion": {},
         "devices_registered": 0,
         "devices_spent": 0,
         "stalled": "",

@@ -242,7 +242,9 @@ class SecureRun(RuleBasedStateMachine):
         self.digests |= {effect.digest for effect in every(effects, fx.Accepted)}
         self._keeps_the_line(before, effects)
         self._keeps_the_list(before, self.story.state)
-        self._keeps_who_is_barred(before, self.story.state, self.story.log[-1] if len(self.story.log) > found else None)
+        event = self.story.log[-1] if len(self.story.log) > found else None
+        self._keeps_who_is_barred(before, self.story.state, event)
+        self._keeps_who_is_suspected(before, self.story.state, event)
         self._keeps_marks(before, effects)
         self._keeps_count_of_attempts(before, self.story.state)
         self._settles_what_was_acknowledged(before, effects)
@@ -344,6 +346,20 @@ class SecureRun(RuleBasedStateMachine):
         for device in before.barred.keys() - after.barred.keys():
             freed = isinstance(event, ev.Unbarred) and event.device == device
             assert freed or before.barred[device].until_round == after.round_number
+
+    def _keeps_who_is_suspected(self, before: states.RunState, after: states.RunState, event: ev.Event | None) -> None:
+        """An impossible sum alone raises it, for those on its list; a good one alone lowers it."""
+        held = before.suspicion
+        if after.suspicion == held:
+            return
+        assert isinstance(event, ev.Opened | ev.OpeningFailed)
+        assert before.secure is not None
+        listed = before.secure.masked.keys() & set(before.secure.groups[event.group].order)
+        assert isinstance(event, ev.Opened) or not event.lost
+        for device in held.keys() | after.suspicion.keys() | listed:
+            was = held.get(device, 0)
+            wanted = was if device not in listed else was // 2 if isinstance(event, ev.Opened) else min(48, was + 8)
+            assert after.suspicion.get(device, 0) == wanted
 
     def _keeps_count_of_attempts(self, before: states.RunState, after: states.RunState) -> None:
         if before.round_number != after.round_number:

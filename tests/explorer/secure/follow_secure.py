@@ -355,6 +355,10 @@ class SecureFollowing(Following):
     def _opening_ended(self, event: EventRow, body: dict[str, Any], account: SecureAccount) -> list[RoundEnding]:
         if self.phase != "unmasking" or not account.opening:
             raise self._odd(event, "no opening is under way")
+        if not body.get("lost"):
+            now = {device: self.suspicion.get(device, 0) for device in account.masked}
+            good = event.kind == "Opened"
+            self.suspicion |= {device: held // 2 if good else min(48, held + 8) for device, held in now.items()}
         if event.kind == "OpeningFailed":
             for device in body["lost"]:
                 self.barred[device] = self.round + account.section.get("barred_rounds", BARRED_ROUNDS) + 1
