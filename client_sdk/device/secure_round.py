@@ -267,7 +267,7 @@ class SecureAttempts(RoundEnds):
             try:
                 require_reachable(terms, bounds, known, reply.first, now, reply.values)
             except Refusal:
-                if known is None:
+                if known is None or now.version > known.version:
                     raise
                 known = None  # a run of this name that has begun anew
                 reply = yield from self._looked_at(assignment, first=True)

@@ -274,6 +274,16 @@ def test_a_device_holds_a_model_against_the_last_one_that_it_knows(moved: float,
     assert bool(reasons) == bool(why)
 
 
+def test_a_later_version_that_is_too_far_from_the_known_one_is_not_held_against_the_first_one() -> None:
+    """A coordinator could exchange the model for any near the first one, by a version of ``late_moves``."""
+    run, (world, (phone,)) = own_run(), world_with(1)
+    owned(phone, late_moves=10)
+    phone.sketch, phone.first = sketch(99.0), First(sketch=sketch(99.0), can_make=True, signed=b"s" * 32)
+    phone.storage.keep(lambda newest: newest.knowing(run, model(0.0, -1), 10.0))
+    finish(world, [phone])
+    assert FURTHER in " ".join(told(phone))
+
+
 def test_a_run_of_a_known_name_that_has_begun_anew_is_measured_from_its_own_first_model() -> None:
     run, (world, (phone,)) = own_run(), world_with(1)
     owned(phone)
