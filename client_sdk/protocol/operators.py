@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from operator import not_
 from typing import Literal, get_args
 
 from pydantic import Field
@@ -338,6 +339,8 @@ class SecureView(Message):
     if 1."""
     fallen: int = Field(default=0, exclude_if=lambda fallen: not fallen)
     """Groups that the round went on without. Not sent if 0."""
+    sums: tuple[int, ...] = Field(default=(), exclude_if=not_)
+    """Of several groups: how many updates are in each sum that was opened. Not sent if empty."""
     excluded: int = 0
     """Devices that the round went on without, since they were at fault or silent."""
     opened: bool = False

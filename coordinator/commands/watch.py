@@ -244,7 +244,7 @@ def print_secure_rounds(rounds: Iterable[RoundView]) -> None:
 def seen(view: RoundView, secure: SecureView) -> str:
     """What the coordinator could see of a round, and what it could not, in one line."""
     came = {exchange.exchange: exchange.came for exchange in secure.exchanges}
-    summed = came.get("mask", 0)
+    summed, sums, weight = came.get("mask", 0), secure.sums, f"here {view.weight}, rounded"
     if not secure.opened:
         return (
             "the coordinator saw which devices sent which messages, when and how long; it could see no update and no "
@@ -252,10 +252,19 @@ def seen(view: RoundView, secure: SecureView) -> str:
         )
     recovered = came.get("share", 0) - summed
     gone = f" {recovered} vanished before they masked, and their masks were removed from the sum." if recovered else ""
+    saw, fewer = f"the sum of {summed} updates, its total weight ({weight}), and which devices are in it", ""
+    if sums:
+        each = f"{min(sums)}" if min(sums) == max(sums) else f"{min(sums)} to {max(sums)}"
+        saw = (
+            f"the sums of {len(sums)} of {secure.groups} groups, of {each} updates each, their total weights "
+            f"({weight}, together), and which devices are in each"
+        )
+        fewer = " than one group's"
+        if secure.fallen:
+            gone += f" Of {secure.fallen} more it may have seen the sum as well, which is not in the model."
     return (
-        f"the coordinator saw the sum of {summed} updates, its total weight (here {view.weight}, rounded), "
-        f"and which devices are in it; it could see no single update, and no sum of fewer, as long as no more devices "
-        f"collude than the plan allows for.{gone} {STILL_READ}"
+        f"the coordinator saw {saw}; it could see no single update, and no sum of fewer{fewer}, as long as no more "
+        f"devices collude than the plan allows for.{gone} {STILL_READ}"
     )
 
 

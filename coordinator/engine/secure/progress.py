@@ -22,7 +22,7 @@ def progress(current: Round, secure: SecureRound, plan: Secure, cohort: Cohort) 
     return {
         "attempts": current.attempt + 1,
         **_numbers(secure),
-        **({"groups": len(secure.groups), "fallen": len(secure.fallen)} if len(secure.groups) > 1 else {}),
+        **(_divided(secure) if len(secure.groups) > 1 else {}),
         "excluded": len(current.excluded),
         "opened": bool(secure.sums),
         "exchanges": [one.model_dump() for one in _exchanges(current, secure, plan, cohort)],
@@ -47,6 +47,13 @@ def _numbers(secure: SecureRound) -> dict[str, int]:
         "threshold": max((group.threshold for group in secure.groups), default=0),
         "signers": max((group.signers for group in secure.groups), default=0),
     }
+
+
+def _divided(secure: SecureRound) -> dict[str, object]:
+    """Of several groups."""
+    orders = [secure.groups[number].order for number in sorted(secure.sums)]
+    sums = [len(secure.masked.keys() & set(order)) for order in orders]
+    return {"groups": len(secure.groups), "fallen": len(secure.fallen), "sums": sums}
 
 
 def _exchanges(current: Round, secure: SecureRound, plan: Secure, cohort: Cohort) -> tuple[ExchangeView, ...]:

@@ -25,6 +25,11 @@ export function missing(one: ExchangeView): string {
 /** What is said wherever people may take a sum for anonymous, as the command line does. */
 export const STILL_READ = "Without noise, who makes the model can shape it so that single training examples can be read out of the sum.";
 
+function range(sizes: readonly number[]): string {
+  const [least, most] = [Math.min(...sizes), Math.max(...sizes)];
+  return least === most ? count(least) : `${count(least)} to ${count(most)}`;
+}
+
 /** As `quorate rounds --secure` says it. */
 export function seen(round: SecureRound): string {
   const { secure } = round;
@@ -32,8 +37,17 @@ export function seen(round: SecureRound): string {
     return "The coordinator saw which devices sent which messages, when and how long; it could see no update and no sum of updates.";
   const gone = vanished(secure);
   const recovered = gone ? ` ${count(gone)} vanished before they masked, and their masks were removed from the sum.` : "";
+  const sums = secure.sums ?? [];
+  const weight = `here ${count(round.weight)}, rounded`;
+  const [saw, fewer] = sums.length
+    ? [
+        `the sums of ${count(sums.length)} of ${count(secure.groups ?? 1)} groups, of ${range(sums)} updates each, their total weights (${weight}, together), and which devices are in each`,
+        " than one group's",
+      ]
+    : [`the sum of ${count(came(secure, "mask"))} updates, its total weight (${weight}), and which devices are in it`, ""];
+  const fell = sums.length && secure.fallen ? ` Of ${count(secure.fallen)} more it may have seen the sum as well, which is not in the model.` : "";
   return (
-    `The coordinator saw the sum of ${count(came(secure, "mask"))} updates, its total weight (here ${count(round.weight)}, rounded), and which devices are in it; ` +
-    `it could see no single update, and no sum of fewer, as long as no more devices collude than the plan allows for.${recovered} ${STILL_READ}`
+    `The coordinator saw ${saw}; it could see no single update, and no sum of fewer${fewer}, ` +
+    `as long as no more devices collude than the plan allows for.${recovered}${fell} ${STILL_READ}`
   );
 }

@@ -30,4 +30,14 @@ describe("what the coordinator saw", () => {
     expect(seen(round)).toContain("2 vanished before they masked");
     expect(seen(round).match(/vanished/g)).toHaveLength(1);
   });
+  it("names the sums of the groups, which are of fewer updates than the round", () => {
+    const exchanges = [exchange("share", 12, 12), exchange("mask", 11, 12)];
+    const secure = { opened: true, exchanges, groups: 4, fallen: 1, sums: [3, 2, 3] };
+    const said = seen({ weight: 80, secure } as unknown as SecureRound);
+    expect(said).toContain("saw the sums of 3 of 4 groups, of 2 to 3 updates each, their total weights (here 80, rounded, together)");
+    expect(said).toContain("no sum of fewer than one group's");
+    expect(said).toContain("Of 1 more it may have seen the sum as well");
+    expect(said).not.toContain("the sum of 11");
+    expect(seen({ weight: 80, secure: { ...secure, fallen: 0, sums: [3, 3] } } as unknown as SecureRound)).toContain("of 2 of 4 groups, of 3 updates each");
+  });
 });

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from client_sdk.protocol.operators import RoundView
-from coordinator.commands.watch import print_secure_rounds
-from tests.coordinator.served import RUN, Served
+from client_sdk.protocol.operators import RoundView, SecureView
+from coordinator.commands.watch import print_secure_rounds, seen
+from tests.coordinator.served import RUN, SECTION, Served
 
 
 @pytest.fixture
@@ -43,6 +43,23 @@ def test_every_exchange_has_its_counts_against_what_it_needs(world: Served, caps
     assert "the coordinator saw the sum of 5 updates" in words
     assert "1 vanished before they masked" in words
     assert all(float(row[8]) > 0 for row in rows)
+
+
+def test_repro_of_several_groups_each_sum_was_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    """It said "the sum of 9 updates, and no sum of fewer", where the sums of 3 updates were opened."""
+    world = Served(9)
+    world.secure_run(secure={**SECTION, "groups": 3, "margin": 0})
+    world.begin()
+    world.play_to_end()
+    _, words = shown(world, capsys)
+    world.close()
+    assert "saw the sums of 3 of 3 groups, of 3 updates each, their total weights" in words
+    assert "no sum of fewer than one group's, as long as" in words
+    assert "the sum of 9" not in words
+    secure = SecureView(attempts=1, groups=4, fallen=1, sums=(3, 2, 3), opened=True)
+    said = seen(RoundView(round=1, status="committed", opened_at=0, weight=80, secure=secure), secure)
+    assert "the sums of 3 of 4 groups, of 2 to 3 updates each, their total weights (here 80, rounded, together)" in said
+    assert "Of 1 more it may have seen the sum as well, which is not in the model." in said
 
 
 def test_repro_who_was_not_needed_any_more_is_not_gone(world: Served, capsys: pytest.CaptureFixture[str]) -> None:
