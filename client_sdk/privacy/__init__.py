@@ -1,0 +1,1 @@
+"""Differential privacy: noise, and what it is worth."""
