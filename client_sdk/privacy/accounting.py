@@ -1,0 +1,71 @@
+"""How much noise is worth: zero-concentrated differential privacy (zCDP), and epsilon at a delta.
+
+A release of a vector of integers with discrete Gaussian noise of deviation sigma, to which one device adds a vector of
+L2 norm at most C, is rho-zCDP with rho = C^2 / 2 sigma^2, whatever the vector's length (Canonne, Kamath, Steinke 2020,
+arXiv:2004.00010, theorem 14). Releases compose by the sum of their rho, also where each is chosen after the one before
+(Bun, Steinke 2016, arXiv:1605.02065, lemma 7). With a *noise multiplier* z = sigma / C, one participation costs
+1 / 2 z^2.
+
+The unit is a device, and adjacency is zero-out: one device's updates are replaced by zeros, and its places in rounds
+stay. Nothing here counts on chance in who takes part.
+"""
+
+from __future__ import annotations
+
+import math
+
+_STEPS = 200
+"""Of a search that halves, or thirds, what is left."""
+_ABOVE = 1 + 2.0**-40
+"""What is searched for is given a little on the safe side."""
+
+
+def rho_of(noise: float, participations: int) -> float:
+    """The rho of a device that takes part so often, under a noise multiplier above 0."""
+    return participations / (2 * noise * noise)
+
+
+def epsilon_of(rho: float, delta: float) -> float:
+    """The least epsilon that is known of rho-zCDP at ``delta``: the minimum, over orders a > 1, of
+
+        rho a + log(1 - 1/a) - log(delta a) / (a - 1)
+
+    (Canonne, Kamath, Steinke 2020, proposition 12), at least 0. Each order gives a bound that holds, so a search that
+    ends early gives a larger one."""
+    _require_delta(delta)
+    if rho < 0 or math.isnan(rho):
+        raise ValueError(f"rho is a number from 0 up, not {rho}")
+    if math.isinf(rho):
+        return math.inf
+
+    def bound(exponent: float) -> float:
+        order = 1 + math.exp(exponent)
+        return rho * order + math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
+
+    low, high = -20.0, 40.0
+    for _ in range(_STEPS):
+        third = (high - low) / 3
+        low, high = (low, high - third) if bound(low + third) <= bound(high - third) else (low + third, high)
+    return max(0.0, bound((low + high) / 2)) if rho else 0.0
+
+
+def rho_for(epsilon: float, delta: float) -> float:
+    """The largest rho that is at most ``epsilon`` at ``delta``."""
+    _require_delta(delta)
+    if not 0 < epsilon < math.inf:
+        raise ValueError(f"an epsilon is a number above 0, not {epsilon}")
+    low, high = -100.0, math.log(epsilon)
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if epsilon_of(math.exp(middle), delta) <= epsilon else (low, middle)
+    return math.exp(low)
+
+
+def noise_for(epsilon: float, delta: float, participations: int) -> float:
+    """The least noise multiplier with which a device that takes part so often stays within ``epsilon`` at ``delta``."""
+    return math.sqrt(participations / (2 * rho_for(epsilon, delta))) * _ABOVE
+
+
+def _require_delta(delta: float) -> None:
+    if not 0 < delta < 1:
+        raise ValueError(f"a delta is above 0 and below 1, not {delta}")

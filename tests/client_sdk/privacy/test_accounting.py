@@ -1,0 +1,79 @@
+"""Epsilon is what the formulas say, what another library says, and never less than the truth."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from client_sdk.privacy.accounting import epsilon_of, noise_for, rho_for, rho_of
+
+OF_DP_ACCOUNTING = [
+    # noise, participations, delta, RdpAccountant.get_epsilon, PLDAccountant.get_epsilon (dp-accounting 0.6.0)
+    (0.5, 1, 1e-05, 10.7253, 9.99726),
+    (0.5, 20, 1e-06, 85.2617, 81.7152),
+    (0.5, 300, 1e-08, 809.4, 794.405),
+    (0.5, 7, 0.001, 32.0229, 29.5677),
+    (1, 1, 1e-05, 4.72843, 4.37718),
+    (1, 20, 1e-06, 32.2222, 30.5789),
+    (1, 300, 1e-08, 252.923, 246.337),
+    (1, 7, 0.001, 12.1524, 11.0186),
+    (2, 1, 1e-05, 2.16572, 1.99309),
+    (2, 20, 1e-06, 13.3737, 12.5952),
+    (2, 300, 1e-08, 88.4199, 85.3316),
+    (2, 7, 0.001, 4.98748, 4.4523),
+    (5, 1, 1e-05, 0.794315, 0.725522),
+    (5, 20, 1e-06, 4.60446, 4.30584),
+    (5, 300, 1e-08, 25.9888, 24.8478),
+    (5, 7, 0.001, 1.65278, 1.44736),
+    (20, 1, 1e-05, 0.177517, 0.160042),
+    (20, 20, 1e-06, 1.01407, 0.940516),
+    (20, 300, 1e-08, 5.19264, 4.92506),
+    (20, 7, 0.001, 0.327723, 0.276885),
+]
+
+
+@pytest.mark.parametrize(("noise", "times", "delta", "by_rdp", "by_pld"), OF_DP_ACCOUNTING)
+def test_it_is_that_of_the_library_by_renyi_orders_and_above_that_of_the_continuous_gaussian(
+    noise: float, times: int, delta: float, by_rdp: float, by_pld: float
+) -> None:
+    found = epsilon_of(rho_of(noise, times), delta)
+    assert by_pld < found <= by_rdp * (1 + 1e-4), "the library searches fewer orders"
+    assert found > by_rdp * (1 - 4e-3)
+
+
+def normal(x: float) -> float:
+    return 0.5 * math.erfc(-x / math.sqrt(2))
+
+
+@pytest.mark.parametrize("noise", [0.7, 1.0, 3.0, 30.0])
+@pytest.mark.parametrize("times", [1, 4, 50])
+@pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-10])
+def test_the_exact_delta_of_a_gaussian_is_below(noise: float, times: int, delta: float) -> None:
+    """The tight curve of the continuous Gaussian (Balle, Wang 2018, arXiv:1805.06530, theorem 8)."""
+    epsilon, s = epsilon_of(rho_of(noise, times), delta), noise / math.sqrt(times)
+    exact = normal(0.5 / s - epsilon * s) - math.exp(epsilon) * normal(-0.5 / s - epsilon * s)
+    assert 0 < exact < delta
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0, 50.0])
+@pytest.mark.parametrize("times", [1, 10, 1000])
+def test_the_noise_for_a_target_reaches_it_and_hardly_more(epsilon: float, times: int) -> None:
+    noise = noise_for(epsilon, 1e-6, times)
+    assert epsilon_of(rho_of(noise, times), 1e-6) <= epsilon
+    assert epsilon_of(rho_of(0.999 * noise, times), 1e-6) > epsilon
+
+
+def test_at_the_ends() -> None:
+    assert epsilon_of(0.0, 1e-6) == 0
+    assert epsilon_of(math.inf, 1e-6) == math.inf
+    assert epsilon_of(1e-30, 1e-6) < 1e-9
+    assert epsilon_of(1e6, 1e-6) > 1e6
+    for delta in (0.0, 1.0, -1.0, 2.0, math.nan):
+        with pytest.raises(ValueError, match="a delta is above 0 and below 1"):
+            epsilon_of(1.0, delta)
+    for epsilon in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(ValueError, match="an epsilon is a number above 0"):
+            rho_for(epsilon, 1e-6)
+    with pytest.raises(ValueError, match="rho is a number from 0 up"):
+        epsilon_of(-1.0, 1e-6)
