@@ -23,6 +23,7 @@ from typer.main import get_command as click_command_of
 from client_sdk.commands.device import app as device_app
 from client_sdk.commands.doctor import doctor
 from client_sdk.commands.evaluate import evaluate
+from client_sdk.commands.privacy import app as privacy_app
 from client_sdk.commands.secagg import app as secagg_app
 from client_sdk.commands.token_file import SENTENCE as TOKEN_IS_SHOWN
 from client_sdk.commands.token_file import token_is_shown
@@ -127,6 +128,7 @@ app = typer.Typer(
 )
 app.add_typer(device_app, name="device")
 app.add_typer(secagg_app, name="secagg")
+app.add_typer(privacy_app, name="privacy")
 app.command("evaluate")(evaluate)
 app.command("doctor")(doctor)
 

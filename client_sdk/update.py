@@ -264,11 +264,20 @@ def body_of(encoded: Tensors, report: UpdateReport) -> bytes:
 
 
 def report_of(
-    update: Update, codec: str, run: str, round: int, attempt: int = 0, seconds: Seconds | None = None
+    update: Update,
+    codec: str,
+    run: str,
+    round: int,
+    attempt: int = 0,
+    seconds: Seconds | None = None,
+    *,
+    private: bool = False,
 ) -> UpdateReport:
-    """The report about ``update`` beside its tensors. BadReport for metrics or counts that the protocol does not
-    accept.
+    """The report about ``update`` beside its tensors. ``private``: it tells nothing that was computed from data.
+    BadReport for metrics or counts that the protocol does not accept.
     """
+    if private:
+        return UpdateReport(run=run, round=round, attempt=attempt, codec=codec, examples=1)
     took = seconds or Seconds()
     try:
         return UpdateReport(

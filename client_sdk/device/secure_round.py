@@ -132,7 +132,8 @@ class RoundEnds(Enrolling):
         """The coordinator assigns this round no more: neither does the device train the same again. Its secrets of the
         round go first, since the coordinator may never answer."""
         yield from self._forget(assignment)
-        message = Withdrawal(attempt=assignment.attempt, reason=reason)
+        said = "This device does not take part in this round." if assignment.private else reason
+        message = Withdrawal(attempt=assignment.attempt, reason=said)
         yield from self.ask(self.of_round("POST", Route.WITHDRAWN, assignment, Noted, message))
 
     def _outcome(self, assignment: Assignment) -> Steps[Outcome | Problem]:

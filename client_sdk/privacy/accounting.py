@@ -13,6 +13,7 @@ stay. Nothing here counts on chance in who takes part.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 _STEPS = 200
 """Of a search that halves, or thirds, what is left."""
@@ -25,6 +26,7 @@ def rho_of(noise: float, participations: int) -> float:
     return participations / (2 * noise * noise)
 
 
+@lru_cache(maxsize=1024)
 def epsilon_of(rho: float, delta: float) -> float:
     """The least epsilon that is known of rho-zCDP at ``delta``: the minimum, over orders a > 1, of
 
@@ -49,6 +51,7 @@ def epsilon_of(rho: float, delta: float) -> float:
     return max(0.0, bound((low + high) / 2)) if rho else 0.0
 
 
+@lru_cache(maxsize=1024)
 def rho_for(epsilon: float, delta: float) -> float:
     """The largest rho that is at most ``epsilon`` at ``delta``."""
     _require_delta(delta)

@@ -291,6 +291,9 @@ class Assignment(Message):
     partial: Literal["full", "examples_seen", "refuse"] = "full"
     """What becomes of incomplete work: see ``Aggregation.partial`` of the plan. With *refuse*, and in secure rounds
     whatever is said here, a device that runs out of time withdraws."""
+    private: bool = Field(default=False, exclude_if=not_)
+    """Whether the run is differentially private: what the device computes from its data leaves it in the update's
+    tensors alone. Its report has no metrics, sizes and times, and no reason why it leaves. Not sent if false."""
     max_update_bytes: int = Field(ge=0)
     """The longest body that the coordinator accepts for this update."""
     warning: str = ""

@@ -174,6 +174,23 @@ class FlowerSummary(Message):
     """Replies so far that are errors; messages whose time to live is over count as one."""
 
 
+class PrivacyView(Message):
+    """What a run has told so far of the device that counted most often in it: see docs/privacy.md."""
+
+    rounds: int
+    """In how many rounds that device has counted."""
+    rounds_planned: int
+    """In how many it may."""
+    rho: float
+    """zCDP."""
+    epsilon: float
+    epsilon_planned: float
+    """Of a device that has counted in all rounds that it may."""
+    delta: float
+    noise: float
+    """The noise multiplier."""
+
+
 class RunView(Message):
     """A run as operators see it. A Flower run has no plan, no checkpoints and no log: fields that are about those are
     None, 0 or empty."""
@@ -235,6 +252,8 @@ class RunView(Message):
     """Files that were damaged, and whose right bytes are stored again, since this coordinator process has begun."""
     flower: FlowerSummary | None = None
     """Of a Flower run; None: the run has a plan."""
+    privacy: PrivacyView | None = None
+    """Of a run whose plan has ``[privacy]``."""
     trouble: str = ""
     """Why this coordinator cannot handle the run now: an error of its own, or a log that it cannot read. Its other runs
     go on. Empty: it can."""

@@ -355,6 +355,18 @@ class ExactSum:
         self._usable()
         return self._lanes[start:stop] - _wrapped(self.total_weight * _ANCHOR_BITS)
 
+    def whole_totals(self) -> npt.NDArray[np.int64]:
+        """T of all lanes, in units of 2^-32, those of small tensors included: a new array. SumError where a value has
+        counted that is no multiple of 2^-32."""
+        found = self.totals()
+        for (level, number), totals in self._small.items():
+            end = int(self._ends[number])
+            finer = LEVEL_BITS * level
+            if np.any(totals & ((1 << finer) - 1)):
+                raise SumError("a value of the sum is no multiple of 2^-32")
+            found[end - totals.size : end] += totals >> finer
+        return found
+
     def mean_block(self, start: int, stop: int) -> Float32:
         """The weighted mean of the lanes [start, stop), float32. Raises EmptySum when the weights add up to nothing."""
         self._usable()

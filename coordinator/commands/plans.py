@@ -195,6 +195,9 @@ def _lines(plan: Plan, rule: Algorithm, cost: RoundCost | None, unknown: str) ->
             f"groups:       {said}"
             for said in plan.secure.said_of_groups(plan, rule.usual.withstands(plan.secure.groups))
         ]
+    if plan.privacy is not None:
+        values = None if cost is None else cost.values
+        lines += [f"privacy:      {said}" for said in plan.privacy.said(plan, values)]
     if cost is None:
         return [*lines, f"model:        not known here: {unknown} Give --init FILE."]
     if said := said_of_move(plan, cost.values - cost.statistics):

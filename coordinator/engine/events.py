@@ -67,6 +67,7 @@ __all__ = [
     "Rostered",
     "Scored",
     "SecureEvent",
+    "Seeded",
     "Shared",
     "Signed",
     "Spent",
@@ -247,6 +248,17 @@ class CommitFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Seeded:
+    """The seed of the noise of a closed round is durable: a message of the round, until its updates are deleted."""
+
+    kind: ClassVar[str] = "Seeded"
+    at: float
+    round: int
+    digest: str
+    """SHA-256 of the seed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
     """An evaluator scored a checkpoint."""
 
@@ -362,7 +374,18 @@ class FleetReturned:
 
 
 RunEvent = (
-    Created | Tick | ClockFell | Recovered | Committed | CommitFailed | Scored | Paused | Resumed | Renamed | Stopped
+    Created
+    | Tick
+    | ClockFell
+    | Recovered
+    | Seeded
+    | Committed
+    | CommitFailed
+    | Scored
+    | Paused
+    | Resumed
+    | Renamed
+    | Stopped
 )
 """What happens to a run whatever the kind of its rounds is."""
 DeviceEvent = Drawn | TrainingStarted | Reported | UpdateRefused | UpdateLost | Withdrew

@@ -64,6 +64,7 @@ from coordinator.engine.aggregation.weights import heaviest, unit_of
 from coordinator.engine.buffered import WHOLE, Buffered
 from coordinator.engine.plan_file import LONGEST, MOST, Mistake, PlanError, PlanFile, elsewhere, fields_of
 from coordinator.engine.plan_section import Section
+from coordinator.engine.privacy import Privacy
 from coordinator.engine.schedule import Schedule
 from coordinator.engine.secure import plan as secure_plan
 from coordinator.engine.secure.plan import Secure
@@ -111,6 +112,9 @@ class Cohort(Section):
     """Ids of the devices that take part, as ``quorate devices`` lists them; others are not eligible. With ``choose =
     "fixed"`` and as many in ``select`` a round draws all of them that wait, and ``pool`` may be left out. Empty: all
     devices. ``devices = ["d1", "d2", "d3"]``"""
+    most_rounds: int | None = Field(default=None, ge=1, le=10_000_000, exclude_if=lambda most: most is None)
+    """In how many committed rounds of the run one device's update may count; then it is drawn no more. None: in any
+    number. ``most_rounds = 10``"""
     min_examples: int = Field(default=1, ge=1)
     """Devices with fewer examples are not eligible. Above 1, the coordinator knows the devices' sizes in secure rounds
     too, and devices whose owners allow secure rounds only, which tell no size, are not eligible."""
@@ -287,6 +291,7 @@ class Plan(Section):
     schedule: Schedule | None = None
     strategy: StrategySection | None = None
     buffered: Buffered | None = None
+    privacy: Privacy | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Plan:

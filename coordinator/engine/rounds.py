@@ -90,6 +90,8 @@ def _happened(state: RunState, event: ev.Event) -> Step:
             return lifecycle.clock_fell(state, event)
         case ev.Recovered():
             return lifecycle.recovered(state, event)
+        case ev.Seeded():
+            return committing.seeded(state, event)
         case ev.Committed():
             return committing.committed(state, event)
         case ev.CommitFailed():

@@ -142,6 +142,8 @@ class Round:
     """Device -> why further attempts of this secure round are made without it."""
     earlier: tuple[AttemptView, ...] = ()
     """The attempts of this secure round that were given up, in order, for people: at most ``secure.attempts``."""
+    seed: Annotated[str, Field(exclude_if=not_)] = ""
+    """SHA-256 of the seed of the round's noise, once there is one."""
     advancing: str = ""
     """Who lets this round commit the model moved by one unit; empty in all others."""
 
@@ -256,7 +258,7 @@ class RunState:
     Empty: it can."""
     participation: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Device -> (committed rounds for which it was selected and neither withdrew nor had its update refused, those in
-    which it counted), where the plan weighs by 1/p; empty in others."""
+    which it counted), where the plan weighs by 1/p or bounds the latter; empty in others."""
     made_by: tuple[int, ...] = ()
     """Of a run with buffered rounds: the rounds that made its last versions, as many as a report may be stale, and one
     more."""
@@ -302,6 +304,11 @@ class RunState:
     def times(self, device: str) -> int:
         """By how many parts its update is weighed by 1/p: see ``weights.times_of``."""
         return times_of(self.plan.aggregation, *self.participation.get(device, (0, 0)))
+
+    def has_done_all(self, device: str) -> bool:
+        """Whether its update has counted in as many rounds as the plan allows."""
+        most = self.plan.cohort.most_rounds
+        return most is not None and self.participation.get(device, (0, 0))[1] >= most
 
     @property
     def marked_on(self) -> str:

@@ -17,6 +17,7 @@ from coordinator.engine.effects import Contribution
 from coordinator.engine.named_tensors import called, changes
 from coordinator.engine.plan import Plan
 from coordinator.folding.aggregator import Aggregator, CannotAggregate, NewCheckpoint
+from coordinator.folding.noise import RoundSeed
 
 _PIECE = 1 << 20
 
@@ -40,14 +41,15 @@ def differences(
     items: tuple[Contribution, ...],
     committed: NewCheckpoint,
     settings: Settings | None = None,
+    seed: RoundSeed | None = None,
 ) -> Iterator[str]:
     """Yields a sentence for each part of ``committed`` that the updates do not give again. ``roles``: the run's;
     ``parent``: the checkpoint that they were added to, with its named tensors and its small state;
-    ``settings``: the round's numbers, None: those of the first version."""
+    ``settings``: the round's numbers, None: those of the first version; ``seed``: of its noise."""
     overlay: Any = _Overlay(blobs)
     try:
         found = Aggregator(overlay, plan, parent.digest, roles=roles, registry=registry, run=run).commit(
-            round, parent.digest, items, parent.named_tensors, parent.small, settings
+            round, parent.digest, items, parent.named_tensors, parent.small, settings, seed
         )
     except (CannotAggregate, BlobError, TensorError, OSError) as error:
         yield f"its updates cannot be added up again: {error}"

@@ -33,7 +33,7 @@ from client_sdk.tensors import (
     read_header,
     scaled,
 )
-from client_sdk.tensors.exact_sum import bound, peak, range_for, rounding_of
+from client_sdk.tensors.exact_sum import FRACTION_BITS, bound, peak, range_for, rounding_of
 from client_sdk.tensors.manifest import shown
 from client_sdk.tensors.safetensors_file import Source
 from client_sdk.update import decode_report
@@ -53,6 +53,8 @@ class Bounds:
     """The largest magnitude of each value of a statistic; None where statistics are not bounded."""
     whole: Manifest | None = None
     """The tensors of the vector, in its order, for errors."""
+    whole_units: bool = False
+    """Whether values are rounded towards zero to the units of the exact sum: then their norm there is no larger."""
 
     @classmethod
     def of(cls, plan: Plan, layout: Layout) -> Bounds:
@@ -62,7 +64,7 @@ class Bounds:
         sizes = [spec.elements for spec in layout.statistics.values()]
         limits = [np.inf if one is None else one for one in found]
         ranges = np.repeat(np.array(limits, np.float32), sizes) if bounded else None
-        return cls(layout.parameters.elements, ranges, layout.whole)
+        return cls(layout.parameters.elements, ranges, layout.whole, plan.privacy is not None)
 
     def worst(self, blocks: Iterable[Float32]) -> str:
         """Which tensor has the first value that is not finite, else the largest one, as text."""
@@ -84,7 +86,8 @@ class Bounds:
             if at >= self.parameters:
                 yield self._cut(at, block)
             else:
-                yield block if scale is None else scaled(block, scale)
+                found = block if scale is None else scaled(block, scale)
+                yield np.trunc(found * _UNITS) / _UNITS if self.whole_units else found
 
     def of_parameters(self, blocks: Iterable[Float32]) -> Iterator[Float32]:
         """The blocks of parameters, not scaled."""
@@ -110,6 +113,9 @@ class Bounds:
                 at += part.size
 
 
+_UNITS = np.float32(2.0**FRACTION_BITS)
+_WITHIN = 1 - 2.0**-20
+"""Of a bound that must hold exactly: what rounding may add when an update is scaled down to it is less."""
 _SMALLEST_ROUNDING = 1e-3
 _FLOAT16 = 2.0**-25
 """Half a step of float16's values below 2^-14."""
@@ -241,7 +247,7 @@ def measure_blocks(blocks: Callable[[], Iterable[Float32]], plan: Plan, bounds: 
 def _measured(blocks: Callable[[], Iterable[Float32]], plan: Plan, bounds: Bounds) -> Measures:
     most_weight = plan.heaviest
     most = range_for(most_weight, plan.cohort.goal)
-    limit = plan.aggregation.clip_norm
+    limit = plan.aggregation.clip_norm if plan.privacy is None else plan.privacy.clip * _WITHIN
     coarse = _FLOAT16 if plan.task.codec == codecs.FLOAT16.name else 0.0
     small = max(_SMALL, coarse / _SMALLEST_ROUNDING)
     if limit is None and bounds.ranges is None and small <= (largest := bound(blocks())) <= most:

@@ -12,6 +12,7 @@ written anew. The next start of the coordinator deletes a list from which nothin
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections import Counter
@@ -26,10 +27,11 @@ from coordinator.engine import events as ev
 from coordinator.engine.phases.leasing import fleet_is_back
 from coordinator.engine.plan import selection_of
 from coordinator.engine.plan_file import PlanError
-from coordinator.engine.rounds import kind_of
+from coordinator.engine.rounds import kind_of, pending
 from coordinator.engine.selection import Choice, Pool, Row
 from coordinator.engine.state import RunState
-from coordinator.folding.aggregator import LostUpdate, NewCheckpoint
+from coordinator.folding.aggregator import CannotAggregate, LostUpdate, NewCheckpoint
+from coordinator.folding.noise import RoundSeed
 from coordinator.runtime.commits import Commits, ask_again
 from coordinator.runtime.core import Core, Task
 from coordinator.runtime.extensions import missing
@@ -37,7 +39,7 @@ from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.marks import Why, unspendable
 from coordinator.runtime.run_log import RunLog
 from coordinator.runtime.secure_rounds import SecureRuns
-from coordinator.store.port import Transaction, WaitingRow
+from coordinator.store.port import MessageRow, Transaction, WaitingRow
 
 _LOG = logging.getLogger("quorate.actions")
 _TRIES = 3
@@ -220,11 +222,32 @@ class Actions:
             if isinstance(error, Gone) or not ask_again(log, action.round, error):
                 raise BlobError(str(error)) from error
 
+    def _seed(self, run: str, action: fx.Commit) -> RoundSeed | None:
+        """The seed of the round's noise, durable before anything is made of it; None: the plan has none."""
+        log = self._core.log(run)
+        if log.state.plan.privacy is None:
+            return None
+        fresh = self._core.noise_seed(run, action.round)
+        row = MessageRow(run=run, digest=hashlib.sha256(fresh).hexdigest(), round=action.round, content=fresh)
+
+        def make(tx: Transaction, state: RunState, at: float) -> ev.Seeded | None:
+            if action not in pending(state) or state.current.seed:
+                return None
+            tx.insert_messages([row])
+            return ev.Seeded(at=at, round=action.round, digest=row.digest)
+
+        log.submit(make)
+        digest = log.state.current.seed if log.state.round is not None else ""
+        seed = self._core.store.messages(run, [digest]).get(digest)
+        if seed is None:
+            raise CannotAggregate(f"the seed of the noise of round {action.round} is not stored")
+        return RoundSeed(run, action.round, seed)
+
     def _commit(self, run: str, action: fx.Commit) -> None:
         def made() -> NewCheckpoint:
             """Reads the parent's header first where this process has not: it may be damaged."""
             aggregator = self._core.aggregator(run)
-            kept = action.named_tensors, action.small, action.settings
+            kept = action.named_tensors, action.small, action.settings, self._seed(run, action)
             return aggregator.commit(action.round, action.parent, action.contributions, *kept)
 
         if self._commits.commit(run, action, made):

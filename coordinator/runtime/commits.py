@@ -114,6 +114,9 @@ class Commits:
         store = self._core.store
         for digest in [*self._updates(run, action.round), *replaced_by(store, run, store.round(run, action.round))]:
             self._core.blobs.delete(digest)
+        if self._core.log(run).state.plan.privacy is not None:
+            with store.transaction() as tx:
+                tx.drop_messages(run, action.round)
         if action.blobs:
             rows = store.message_rounds(run)
             for digest in action.blobs:

@@ -27,6 +27,7 @@ from coordinator.engine.plan_file import PlanError
 from coordinator.engine.rounds import KINDS
 from coordinator.engine.state import RunState
 from coordinator.folding.aggregator import Aggregator, MakeSums, SpooledSums
+from coordinator.folding.noise import SEED_BYTES
 from coordinator.runtime.clock import Clock, SystemClock
 from coordinator.runtime.extensions import FindExtensions, installed, missing
 from coordinator.runtime.process_state import ProcessState
@@ -38,6 +39,8 @@ from coordinator.settings import Settings
 from coordinator.store.port import Store
 
 Entropy = Callable[[int], bytes]
+NoiseSeed = Callable[[str, int], bytes]
+"""(run, round) -> a new seed of the round's noise."""
 Task = tuple[str, fx.Action]
 """(run, action): a pending action."""
 TASKS = ("tasks", "openings")
@@ -56,6 +59,7 @@ class Core:
         signals: Signals | None = None,
         settings: Settings | None = None,
         entropy: Entropy = secrets.token_bytes,
+        noise_seed: NoiseSeed = lambda run, number: secrets.token_bytes(SEED_BYTES),
         sums: MakeSums = SpooledSums,
         extensions: FindExtensions = installed,
         run_errors: RunErrors | None = None,
@@ -66,7 +70,7 @@ class Core:
         self.clock = clock or SystemClock()
         self.signals = signals or Signals()
         self.settings = settings or Settings()
-        self.entropy = entropy
+        self.entropy, self.noise_seed = entropy, noise_seed
         self._sums = sums
         self.extensions = extensions
         self.process = ProcessState(store, self.clock, self.signals, run_errors)

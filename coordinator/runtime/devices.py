@@ -237,6 +237,7 @@ class DeviceRequests:
             secure=self._terms(state),
             report_within_s=max(0.0, min(ends_at - self._core.clock.now(), state.plan.cohort.collect_s)),
             partial=state.plan.aggregation.partial,
+            private=state.plan.privacy is not None,
             roles=dict(state.roles),
             roles_digest=state.roles_digest,
             max_update_bytes=self._limit(claim.run),
@@ -323,11 +324,13 @@ class DeviceRequests:
                 spool.handle, aggregator.layout, state.plan, run=run, round=round, attempt=attempt
             )
         except ProblemError as invalid:
-            raise self._refused(device, run, round, attempt, spool.digest, str(invalid)) from None
+            why = str(invalid) if state.plan.privacy is None else "the update cannot be counted"
+            raise self._refused(device, run, round, attempt, spool.digest, why) from None
         size = spool.size
         digest = spool.commit()
         aggregator.remember(digest, measures)
-        arrived = ArrivedUpdate(device, report, digest, size, treated=measures.treated)
+        treated = measures.treated if state.plan.privacy is None else UNTREATED
+        arrived = ArrivedUpdate(device, report, digest, size, treated=treated)
         counted = self.count(arrived, still_there=lambda: self._core.blobs.has(digest))
 
         def settle() -> Receipt:

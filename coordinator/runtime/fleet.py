@@ -140,6 +140,7 @@ class Fleet:
             _unnamed(named, row.device)
             or _against(state, row.offer, row.examples)
             or _why_unspendable(state, row.device)
+            or _done(state, row.device)
             for row in rows
         ]
         selecting_since = state.current.missed_at or state.current.opened_at
@@ -177,7 +178,7 @@ class Fleet:
             wanted = least[row.offer]
             if wanted is None or (named and row.device not in named):
                 continue
-            if row.examples >= wanted and row.device not in without:
+            if row.examples >= wanted and row.device not in without and not state.has_done_all(row.device):
                 chosen.append((row.device, row.examples))
         return sorted(chosen)
 
@@ -294,6 +295,14 @@ def _why_unspendable(state: RunState, device: str) -> str | None:
     if device in state.declined:
         return f"it has declined this checkpoint: {state.declined[device]}"
     return None if barred is None else f"it is barred until round {barred.until_round}: {barred.why}"
+
+
+def _done(state: RunState, device: str) -> str | None:
+    """Returns that the device has taken part as often as the plan allows; None: it may again."""
+    most = state.plan.cohort.most_rounds
+    return (
+        f"it has counted in {most} rounds, all that cohort.most_rounds allows" if state.has_done_all(device) else None
+    )
 
 
 def _against(state: RunState, offer: str, examples: int) -> str | None:

@@ -149,6 +149,14 @@ def checked_initial(core: Core, plan: Plan, request: CreateRun | CheckPlan, sees
         raise _refused_field(
             "aggregation", "statistics_range", f"no statistic that is averaged matches {shown(pattern)}"
         )
+    if plan.privacy is not None and layout.statistics:
+        name = next(iter(layout.statistics))
+        raise _refused_field(
+            "task",
+            "averaged",
+            f"{shown(name)} is a statistic, which neither clip nor noise of [privacy] covers: leave it out of "
+            "task.averaged, or use a model that keeps none, as with GroupNorm in place of BatchNorm",
+        )
     if plan.secure is not None and not layout.parameters.elements:
         raise _refused_field(
             "task", "averaged", "these tensors hold no values of parameters, and a secure round sums at least one"

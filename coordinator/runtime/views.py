@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
+from client_sdk.privacy.accounting import epsilon_of, rho_of
 from client_sdk.protocol.operators import (
     AuthorityPlace,
     CheckpointView,
     EventView,
     Funnel,
     MetricView,
+    PrivacyView,
     RoundView,
     RunView,
     Treatment,
@@ -62,7 +64,25 @@ def run_view(
         authority=latest.authority if latest else None,
         exhausted=state.exhausted,
         stalled=stalled,
+        privacy=_privacy_view(state),
         trouble=trouble,
+    )
+
+
+def _privacy_view(state: RunState) -> PrivacyView | None:
+    privacy, plan = state.plan.privacy, state.plan
+    if privacy is None:
+        return None
+    most, noise = max((counted for _, counted in state.participation.values()), default=0), privacy.multiplier(plan)
+    rho = rho_of(noise, most)
+    return PrivacyView(
+        rounds=most,
+        rounds_planned=privacy.participations(plan),
+        rho=rho,
+        epsilon=epsilon_of(rho, privacy.delta),
+        epsilon_planned=privacy.spent(plan),
+        delta=privacy.delta,
+        noise=noise,
     )
 
 

@@ -88,6 +88,8 @@ class LoggedRound:
     unbarred: list[tuple[float, str, str]] = field(default_factory=list)
     """(time, device, by) of owners' acts, which name no round."""
     secure: LoggedSecure = field(default_factory=LoggedSecure)
+    seed: str = ""
+    """SHA-256 of the seed of the round's noise."""
 
     @property
     def advanced(self) -> bool:
@@ -190,6 +192,8 @@ class LoggedRound:
                 self.barred |= set(body["lost"])
             case "Unbarred":
                 self.unbarred.append((event.at, device, body["by"]))
+            case "Seeded":
+                self.seed = body["digest"]
             case "Advanced":
                 self.advanced_at, self.advanced_by = event.at, body["by"]
             case "Committed" | "Delivered":

@@ -12,6 +12,7 @@ from coordinator.engine.named_tensors import Small
 from coordinator.engine.plan import Plan, selection_of
 from coordinator.engine.plan_file import PlanError
 from coordinator.folding.aggregator import NewCheckpoint
+from coordinator.folding.noise import RoundSeed
 from coordinator.folding.refold import differences
 from coordinator.runtime.extensions import FindExtensions
 from coordinator.store.port import (
@@ -81,6 +82,8 @@ class RunChecks:
         """Round -> the reports of its devices, of a plan whose strategy may read them."""
         self._small: dict[int, Small] = {}
         """Version -> the small state that goes with it, as the log has it."""
+        self._seeds: dict[int, bytes | None] = {}
+        """Private round -> the seed of its noise; None: it is not stored."""
         self._over: dict[int, LoggedSecure] = {}
         """Secure rounds whose messages are deleted, as the log says."""
 
@@ -123,7 +126,15 @@ class RunChecks:
         left = {*replay.state.leftovers, *([replay.state.round.number] if replay.state.round is not None else ())}
         self._over = {number: item.secure for number, item in log.items() if item.secure.blobs and number not in left}
         logged = {number: item.secure for number, item in log.items()}
-        yield from against_messages(reader.message_rounds(row.run), logged, left)
+        seeds = {number: item.seed for number, item in log.items() if item.seed}
+        stored_seeds = reader.messages(row.run, list(seeds.values()))
+        self._seeds = {number: stored_seeds.get(digest) for number, digest in seeds.items()}
+        messages = reader.message_rounds(row.run)
+        last_forgotten = forgotten_rounds(replay)
+        for number, digest in seeds.items():
+            if messages.get(digest) == number and number > last_forgotten:
+                del messages[digest]
+        yield from against_messages(messages, logged, left)
         small: Small = {}
         for made in self._line:
             found = log.get(made.round or 0)
@@ -192,6 +203,10 @@ class RunChecks:
         needed = {parent.digest, *(item.digest for item in counted), *parent.named_tensors.values()}
         if not all(blobs.whole(digest) for digest in needed):
             return
+        seed = self._seeds.get(number)
+        if plan.privacy is not None and seed is None:
+            yield "the seed of its noise is not stored, and its updates are: its sum cannot be repeated"
+            return
         yield from differences(
             blobs.blobs,
             plan,
@@ -205,6 +220,7 @@ class RunChecks:
                 committed.digest, committed.bytes, committed.named_tensors, self._small[committed.version]
             ),
             settings=plan.settings_at(parent.version),
+            seed=None if seed is None else RoundSeed(self.row.run, number, seed),
         )
 
     def _contribution(self, round: int, item: ContributionRow) -> Contribution:

@@ -27,6 +27,7 @@ from client_sdk.tensors.floats import joined
 from client_sdk.tensors.manifest import of_model
 from client_sdk.update import BadReport, Seconds, Update, report_of
 from coordinator.engine.aggregation.weights import weight_of
+from coordinator.engine.event_fields import UNTREATED
 from coordinator.engine.plan import Plan, algorithm
 from coordinator.folding.validation import Bounds, Measures, measure_blocks
 from coordinator.runtime.extensions import installed
@@ -216,7 +217,8 @@ class Kernel:
     def _contributed(self, update: Update, job: Job, *, most: int) -> Contributed:
         """``most``: the client's examples. A coordinator counts no more, whatever the learner reports."""
         seconds = Seconds(fetch_s=job.fetch_s, train_s=job.train_s)
-        report = report_of(update, self._codec.name, job.run, job.round, job.attempt, seconds)
+        private = self.plan.privacy is not None
+        report = report_of(update, self._codec.name, job.run, job.round, job.attempt, seconds, private=private)
         self.layout.whole.require(update.manifest, "the update")
         delta = update.delta
         if self._secure:  # it is encoded under the attempt's header
@@ -237,7 +239,8 @@ class Kernel:
             times=job.times,
         )
         digest = _digest(report, flat) if job.checked else None
-        done = Done(report=report, weight=weight, treated=measures.treated, digest=digest)
+        treated = UNTREATED if private else measures.treated
+        done = Done(report=report, weight=weight, treated=treated, digest=digest)
         return Contributed(done, flat, measures, self._bounds)
 
 

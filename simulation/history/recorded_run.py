@@ -48,6 +48,8 @@ TRAINING = "training"
 NOT_DETERMINISTIC = "; its learner is declared not deterministic"
 RESUMED_UNCHECKED = "simulate.resume, not deterministic"
 """The action in the audit where a run was resumed with such a learner."""
+PROTECTS_NOBODY = "; its noise follows from the simulation's seed and protects nobody"
+"""In the origin of a simulated run whose plan has ``[privacy]``."""
 UNMASKED = "; secure rounds are simulated without masks"
 """The end of the origin of a simulated run whose secure rounds were only quantized."""
 

@@ -45,6 +45,7 @@ from coordinator.engine.effects import Contribution
 from coordinator.engine.plan import Plan, algorithm
 from coordinator.engine.state import RunState
 from coordinator.folding.aggregator import MakeSums
+from coordinator.folding.noise import SEED_BYTES
 from coordinator.folding.validation import Measures
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.core import Core
@@ -64,7 +65,7 @@ from simulation.engines.port import Engine
 from simulation.errors import SimulationWarning
 from simulation.history import History
 from simulation.history.ledger import copy_run, follow
-from simulation.history.recorded_run import NOT_DETERMINISTIC, RESUMED_UNCHECKED, UNMASKED
+from simulation.history.recorded_run import NOT_DETERMINISTIC, PROTECTS_NOBODY, RESUMED_UNCHECKED, UNMASKED
 from simulation.history.rounds import current_state, state_in
 from simulation.virtual.agenda import Agenda, VirtualClock
 from simulation.virtual.behaviour import Habits
@@ -132,6 +133,7 @@ class Simulation:
             authority = SimulatedAuthority(seed) if plan.secure is not None else None
             agenda = self._agenda = Agenda(time.time() if authority is None else EPOCH)
             origin += "" if is_deterministic(learner) else NOT_DETERMINISTIC
+            origin += "" if plan.privacy is None else PROTECTS_NOBODY
             origin = origin if masked or authority is None else origin + UNMASKED
             shared = algorithm(plan, installed(plan)).shared
             said = _with_roles_of_shared(said, plan, shared)
@@ -169,6 +171,9 @@ class Simulation:
                     clock=VirtualClock(agenda),
                     settings=_SETTINGS,
                     entropy=_entropy(seed),
+                    noise_seed=lambda run, number: shake_bytes(
+                        labelled("simulated noise", seed, plan.digest, number), SEED_BYTES
+                    ),
                     sums=sums_of(self.engine) if plan.buffered is None else lambda *_: updates,
                     run_errors=RaisedRunErrors(),
                 ),

@@ -158,6 +158,15 @@ _WORK = {"steps": 3, "steps_planned": 8, "epochs": 0.375, "examples_seen": 12, "
 _SCORE = {
     "examples": 16, "metrics": {"loss": 0.5, "accuracy": 0.75}, "weights": {"loss": 12.5}, "states": {"auc": [3.0, 1.0]}
 }  # fmt: skip
+_PRIVACY = {
+    "rounds": 2,
+    "rounds_planned": 5,
+    "rho": 0.25,
+    "epsilon": 3.5,
+    "epsilon_planned": 6.25,
+    "delta": 1e-06,
+    "noise": 2.0,
+}
 _FUNNEL = {
     "waiting": 9, "selected": 8, "training": 7, "reported": 5, "withdrawn": 1, "late": 2, "dropped": 3, "refused": 4
 }  # fmt: skip
@@ -225,12 +234,13 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
             "report_within_s": 59.5,
             "secure": _SECURE_TASK,
             "partial": "refuse",
+            "private": True,
             "max_update_bytes": 4096,
             "warning": "two processes",
             "roles": {"bn.running_mean": "statistic", "bn.running_var": "non-negative"},
             "roles_digest": _D["c"],
         },
-        ("kind", "attempt", "secure", "partial", "warning", "roles", "roles_digest"),
+        ("kind", "attempt", "secure", "partial", "private", "warning", "roles", "roles_digest"),
     ),
     "wait": (
         devices.Wait,
@@ -356,6 +366,7 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
             "stalled": "no eligible device waits",
             "damaged": (_D["a"],),
             "repaired": (_D["b"],),
+            "privacy": _PRIVACY,
             "trouble": "ValueError: the log cannot be read",
         },
         (
@@ -373,6 +384,7 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
             "stalled",
             "damaged",
             "repaired",
+            "privacy",
             "trouble",
         ),
     ),

@@ -46,6 +46,15 @@ def committed(state: RunState, event: ev.Committed) -> Step:
     )
 
 
+def seeded(state: RunState, event: ev.Seeded) -> Step:
+    """Once in a round: the noise of another seed would be other noise in the same sum."""
+    current = state.round
+    closed = current is not None and current.phase == "committing" and event.round == current.number
+    if state.plan.privacy is None or current is None or not closed or current.seed:
+        return _refused(state, event.round)
+    return state.with_round(replace(current, seed=event.digest)), []
+
+
 def commit_failed(state: RunState, event: ev.CommitFailed) -> Step:
     if state.phase != "committing" or event.round != state.round_number:
         return _refused(state, event.round)
@@ -76,7 +85,7 @@ def origin_of_advance(round: Round) -> str:
 
 def _participation(state: RunState) -> Mapping[str, tuple[int, int]]:
     """The state's count of participation once the round under way has counted."""
-    if state.plan.aggregation.inverse_participation is None:
+    if state.plan.aggregation.inverse_participation is None and state.plan.cohort.most_rounds is None:
         return state.participation
     found = dict(state.participation)
     for device, member in state.current.members.items():

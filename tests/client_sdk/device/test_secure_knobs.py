@@ -67,6 +67,7 @@ WITHOUT_EFFECT: dict[str, dict[str, Any]] = {
         "attempt": 5,
         "report_within_s": 0.5,
         "partial": "refuse",
+        "private": True,
         "max_update_bytes": 1,
         "warning": "Another process uses this folder.",
     },

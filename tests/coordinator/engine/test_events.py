@@ -97,6 +97,7 @@ def test_the_names_in_the_log_are_these_whatever_the_classes_are_called() -> Non
         "Delivered",
         "FleetReturned",
         "Scored",
+        "Seeded",
         "Paused",
         "Resumed",
         "Renamed",

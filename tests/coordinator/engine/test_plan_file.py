@@ -112,8 +112,8 @@ def test_a_change_of_a_text_needs_no_quotes(tmp_path: Path) -> None:
         ("finish.round=2", "--set finish.round=2: finish.round: there is no such field; did you mean rounds?"),
         ("epochs=2", "--set epochs=2: epochs: there is no such field; did you mean task.epochs?"),
         (
-            "cohort.rounds=2",
-            "--set cohort.rounds=2: cohort.rounds: there is no such field; did you mean finish.rounds or ",
+            "task.rounds=2",
+            "--set task.rounds=2: task.rounds: there is no such field; did you mean finish.rounds or ",
         ),
         ("cohort.goal=2.5", "--set cohort.goal=2.5: cohort.goal: "),
         ("finish.rounds", "--set finish.rounds: a change is written FIELD=VALUE, as in cohort.select=20"),

@@ -129,6 +129,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "Discarded": {},
     "Advanced": {"by": "olga"},
     "Renamed": {"name": "another"},
+    "Seeded": {},
     "ClockFell": {"by_s": 5.0},
     "Scored": {"version": 0, "source": "evaluator", "examples": 5, "metrics": {"accuracy": 0.5}},
     "Leased": {"fence": 1, "worker": "v", "instance": "i1", "waiting": 0},
@@ -241,6 +242,7 @@ for block in (WORDS, AFTER):
     for name, *words in lines[1:]:
         TABLE.setdefault(name, {}).update(zip(lines[0], words, strict=True))
 TABLE["Renamed"] = dict.fromkeys(TABLE["Withdrew"], "+")
+TABLE["Seeded"] = dict.fromkeys(TABLE["Withdrew"], "x stale")
 TABLE["UpdateLost"] = dict.fromkeys(TABLE["Withdrew"], "x stale")
 
 

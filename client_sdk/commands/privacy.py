@@ -1,0 +1,79 @@
+"""``quorate privacy plan``: what noise is worth, and what a target takes.
+
+This file reads options and prints lines; ``privacy.accounting`` computes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import typer
+
+from client_sdk.terminal import Json, fail, say, say_json
+
+_TARGETS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+
+
+@app.callback(
+    help="Differential privacy: what noise is worth.",
+    epilog="Example: quorate privacy plan --noise 4 --rounds 10 --delta 1e-6 --goal 256 --values 50890",
+)
+def privacy() -> None:
+    pass
+
+
+@app.command(
+    help="Compute epsilon from noise, or noise from epsilon, for a device that counts in so many rounds. Nothing is "
+    "gained by chance in who takes part: devices that check in are no random sample.",
+    epilog="Example: quorate privacy plan --noise 4 --rounds 10 --delta 1e-6 --goal 256 --values 50890",
+)
+def plan(
+    rounds: Annotated[int, typer.Option(min=1, help="In how many rounds one device counts (cohort.most_rounds).")],
+    delta: Annotated[float, typer.Option(help="The chance that the bound does not hold (privacy.delta).")],
+    noise: Annotated[float | None, typer.Option(help="The noise multiplier (privacy.noise).")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="The target (privacy.epsilon).")] = None,
+    goal: Annotated[int, typer.Option(min=1, help="By how many devices a sum is divided (cohort.goal).")] = 256,
+    values: Annotated[int | None, typer.Option(min=1, help="Values of the model.")] = None,
+    as_json: Json = False,
+) -> None:
+    from client_sdk.privacy.accounting import epsilon_of, noise_for, rho_of
+
+    if (noise is None) == (epsilon is None):
+        fail("Give --noise, or the --epsilon that it shall reach.")
+    try:
+        used = noise_for(epsilon, delta, rounds) if epsilon is not None else float(noise or 0.0)
+        if not 0 < used < math.inf:
+            fail(f"A noise multiplier is a number above 0, not {used:g}.")
+        found = epsilon_of(rho_of(used, rounds), delta)
+        table = {target: noise_for(target, delta, rounds) for target in _TARGETS}
+    except ValueError as error:
+        fail(f"{error}.")
+    spread = used / goal
+    if as_json:
+        say_json(
+            {
+                "noise": used,
+                "rounds": rounds,
+                "delta": delta,
+                "epsilon": found,
+                "rho": rho_of(used, rounds),
+                "goal": goal,
+                "deviation_of_mean": spread,
+                "norm_of_mean": None if values is None else spread * math.sqrt(values),
+                "noise_for": {f"{target:g}": needed for target, needed in table.items()},
+            }
+        )
+        return
+    say(f"noise {used:.4g} x clip in a sum, {rounds} rounds of one device:")
+    say(f"  epsilon {found:.4g} at delta {delta:g}, zCDP {rho_of(used, rounds):.4g}")
+    say(f"  in the mean of {goal} devices each value is off by {spread:.3g} x clip")
+    if values is not None:
+        length = spread * math.sqrt(values)
+        say(f"  over {values:,} values that is a vector of {length:.3g} x clip; the mean update is at most clip long")
+    say("  a target takes")
+    for target, needed in table.items():
+        cohort = math.ceil(goal * needed / used)
+        say(f"    epsilon {target:<4g} noise {needed:.4g}, or as small an error in the mean with {cohort:,} devices")

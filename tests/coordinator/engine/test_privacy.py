@@ -1,0 +1,106 @@
+"""The plan's section ``[privacy]``: noise from epsilon and back, and what it does not go with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from client_sdk.cli import app
+from client_sdk.privacy.accounting import epsilon_of
+from coordinator.engine.plan import Plan
+from coordinator.engine.plan_file import PlanError
+
+ROOT = Path(__file__).parents[3]
+
+
+def plan(**sections: Any) -> Plan:
+    body: dict[str, Any] = {
+        "name": "private",
+        "task": {"learner": "a:b"},
+        "cohort": {"select": 300, "goal": 256, "most_rounds": 10},
+        "aggregation": {"weighting": "equal"},
+        "privacy": {"clip": 0.5, "noise": 4.0, "delta": 1e-6},
+    }
+    for name, section in sections.items():
+        body[name] = {**body.get(name, {}), **section}
+        body[name] = {field: value for field, value in body[name].items() if value is not None}
+    return Plan.parse(body)
+
+
+def test_epsilon_of_noise_and_noise_of_epsilon() -> None:
+    given = plan()
+    assert given.privacy is not None
+    assert given.privacy.spent(given) == pytest.approx(4.010, abs=1e-3)
+    assert given.privacy.rho(given) == 10 / (2 * 4.0**2)
+    wanted = plan(privacy={"noise": None, "epsilon": 4.0})
+    assert wanted.privacy is not None
+    assert wanted.privacy.spent(wanted) <= 4.0
+    assert wanted.privacy.multiplier(wanted) == pytest.approx(4.009, abs=1e-3)
+    assert wanted.privacy.deviation(wanted) == pytest.approx(4.009 * 0.5 * 2**32, rel=1e-3)
+
+
+def test_a_run_of_fewer_rounds_than_a_device_may_count_in_costs_those() -> None:
+    short = plan(finish={"rounds": 2})
+    assert short.privacy is not None
+    assert short.privacy.participations(short) == 2
+    assert short.privacy.spent(short) == epsilon_of(2 / (2 * 4.0**2), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("sections", "sentence"),
+    [
+        ({"cohort": {"most_rounds": None}}, "privacy needs cohort.most_rounds"),
+        ({"privacy": {"noise": None}}, "it needs noise, or an epsilon to compute it from"),
+        ({"privacy": {"epsilon": 1.0}}, "privacy.noise = 4 gives epsilon 4.01 at delta 1e-06 .* set noise = 14.33"),
+        ({"privacy": {"clip": 0.0}}, "privacy.clip"),
+        ({"privacy": {"delta": 1.0}}, "privacy.delta"),
+        ({"privacy": {"noise": None, "epsilon": 1e-9, "delta": 1e-15}}, "give sums beyond 2.31: lower clip"),
+        ({"privacy": {"clip": 60000.0, "noise": 10_000.0}}, "give sums beyond 2.31: lower clip"),
+        ({"aggregation": {"weighting": "examples"}}, 'needs aggregation.weighting = "equal"'),
+        ({"aggregation": {"partial": "examples_seen"}}, "weights would tell how much data a device has"),
+        ({"aggregation": {"inverse_participation": 4}}, "would weigh more than 1"),
+        ({"aggregation": {"clip_norm": 1.0}}, "leave aggregation.clip_norm out"),
+        ({"aggregation": {"statistics_range": 1.0}}, "no statistic is averaged in a private run"),
+        ({"aggregation": {"rule": "median"}}, "only the sum is bounded, so the rule is mean"),
+        ({"secure": {"max_norm": 1.0, "max_abs": 0.5}}, "privacy with .secure. is not accounted for"),
+        ({"buffered": {"concurrency": 300}}, "privacy with .buffered. is not accounted for"),
+        ({"strategy": {"name": "fednova"}}, "privacy with .strategy. is not accounted for"),
+        ({"datacenter": {"data": "proxy", "every": 3}}, "privacy with .datacenter. is not accounted for"),
+        ({"task": {"score_held_out": True}}, "scores are computed from data, without noise"),
+        ({"cohort": {"choose": "oort"}}, "who is drawn would depend on devices' data"),
+        ({"cohort": {"choose": "power-of-choice"}}, "who is drawn would depend on devices' data"),
+        ({"cohort": {"choose": "by_examples"}}, "who is drawn would depend on devices' data"),
+        ({"cohort": {"min_examples": 2}}, "who is drawn would depend on devices' data"),
+    ],
+)
+def test_what_it_does_not_go_with_is_refused_in_a_sentence(sections: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(PlanError, match=sentence):
+        plan(**sections)
+
+
+def test_the_page_shows_what_the_command_prints() -> None:
+    page = (ROOT / "docs" / "privacy.md").read_text("utf-8")
+    command, _, shown = page[page.index("$ quorate privacy plan") :].partition("\n")
+    found = CliRunner().invoke(app, command.removeprefix("$ quorate ").split())
+    assert found.exit_code == 0
+    assert shown.startswith(found.stdout + "```")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ("--rounds 3 --delta 1e-6", "Give --noise, or the --epsilon that it shall reach."),
+        ("--rounds 3 --delta 1e-6 --noise 1 --epsilon 1", "Give --noise, or the --epsilon that it shall reach."),
+        ("--rounds 3 --delta 1 --noise 1", "a delta is above 0 and below 1, not 1.0."),
+        ("--rounds 3 --delta 1e-6 --noise 0", "A noise multiplier is a number above 0, not 0."),
+        ("--rounds 3 --delta 1e-6 --epsilon 0", "an epsilon is a number above 0, not 0.0."),
+    ],
+)
+def test_bad_input_of_the_command_gets_a_sentence(options: str, sentence: str) -> None:
+    found = CliRunner().invoke(app, ["privacy", "plan", *options.split()])
+    assert found.exit_code == 1
+    assert sentence in found.output
+    assert "Traceback" not in found.output
