@@ -1,0 +1,85 @@
+"""Measures the noise of a private round on the coordinator: a million values.
+
+``python -m benchmarks.privacy [--quick] [--json]``. CPU seconds of one process; ``--quick`` takes fewer pairs.
+
+    noise_1m_cpu_s             discrete Gaussian noise for 1M values, drawn exactly, in the units of the exact sum; the
+                               limit is what everybody must do who draws as many: the key stream, and a float normal
+                               deviate of numpy's Philox, rounded, which tells its input (Mironov 2012)
+    private_mean_1m_vs_plain   the mean of an exact sum of 1M values with its noise, over that without
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from fractions import Fraction
+
+import numpy as np
+
+from benchmarks.harness import Row, interleaved, main
+from client_sdk.privacy.noise import BLOCK, DiscreteGaussian
+from client_sdk.secagg.agreement import KeyStream
+from client_sdk.tensors.exact_sum import ExactSum
+from coordinator.engine.plan import Plan
+from coordinator.folding.noise import RoundSeed, noised_mean
+
+MILLION = 1_000_000
+AIM_S = 1.0
+CLIP, NOISE, GOAL = 0.5, 4.0, 256
+PLAN = {
+    "name": "private",
+    "task": {"learner": "a:b"},
+    "cohort": {"most_rounds": 10},
+    "aggregation": {"weighting": "equal"},
+    "privacy": {"clip": CLIP, "noise": NOISE, "delta": 1e-6},
+}
+
+
+def exactly(key: bytes = bytes(32)) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The noise of a round."""
+    deviation = int(CLIP * NOISE * 2**32)
+    return DiscreteGaussian(Fraction(deviation) ** 2).draw(key, MILLION)
+
+
+def rounded(seed: int = 0) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """As many rounded normal deviates, and the key stream of as many words."""
+    stream = KeyStream(8 * BLOCK)
+    stream.start(bytes(32))
+    for _ in range(0, MILLION, BLOCK):
+        stream.fill(8 * BLOCK)
+    drawn = np.random.Generator(np.random.Philox(seed)).standard_normal(MILLION)
+    return np.rint(drawn * (CLIP * NOISE * 2**32)).astype(np.int64)
+
+
+def measure(quick: bool) -> Iterator[Row]:
+    """All rows."""
+    pairs = 5 if quick else 15
+    if abs(exactly().std() / rounded().std() - 1) > 0.01:
+        raise SystemExit("the two draw from other distributions: wrong results are not reported")
+    both = interleaved(exactly, rounded, pairs)
+    mine = both.ours_median
+    yield Row(
+        name="noise_1m_cpu_s",
+        value=mine,
+        unit="CPU s",
+        limit=both.other_median,
+        ratio=both.ratio.median,
+        aim=AIM_S,
+        met=mine <= AIM_S,
+    )
+    plan = Plan.parse(PLAN)
+    total = ExactSum(MILLION)
+    values = np.random.default_rng(0).standard_normal(MILLION).astype(np.float32)
+    total.add((np.trunc(values * 2.0**20) / 2.0**32).astype(np.float32), 1)
+    seed = RoundSeed("r", 1, hashlib.sha256(b"a benchmark").digest())
+
+    def private() -> None:
+        if plan.privacy is not None:
+            noised_mean(total, plan, plan.privacy, seed, "p").read(0, MILLION)
+
+    means = interleaved(private, total.mean, pairs)
+    yield Row(name="private_mean_1m_vs_plain", value=means.ratio.median, unit="ratio", ratio=means.ratio.median)
+
+
+if __name__ == "__main__":
+    main("privacy", measure)
