@@ -6,7 +6,7 @@ No plan and no field of a message can weaken these checks. There are four, each 
 - ``require_agreed``: does the header have the round, plan and terms that the device agreed to? Whenever an attempt
   begins or continues.
 - ``require_consent``: may the device advertise for a new attempt under this header now?
-- ``require_withstood``: is each group of the roster large enough against the devices that may collude?
+- ``require_withstood``: does the device's group in the roster withstand as many colluding devices as its owner requires?
 """
 
 from __future__ import annotations
@@ -231,8 +231,15 @@ def withstood(rule: GraphRule, n: int) -> int:
     return rule.corrupt_millionths * n // 1_000_000
 
 
+def hidden_among(rule: GraphRule, n: int) -> int:
+    """Among how many honest devices one hides in a group of ``n``, also where the sums of several attempts on one
+    checkpoint are combined: the signatures that a list takes, less the colluding devices that are withstood."""
+    return rule.parameters(n).signers - withstood(rule, n)
+
+
 def require_withstood(rule: GraphRule, n: int, policy: SecurePolicy) -> None:
-    """Raise Refusal where a group of ``n`` withstands fewer colluding devices than the owner requires."""
+    """Raise Refusal where a group of ``n`` withstands fewer colluding devices than the owner requires. ``n`` is the
+    group's very size, for larger ones may withstand fewer: 75 withstand 26 in *strict*, 76 withstand 25."""
     if policy.most_colluding is not None and withstood(rule, n) < policy.most_colluding:
         raise Refusal(
             f"This device wants secrecy against {policy.most_colluding} colluding devices; "

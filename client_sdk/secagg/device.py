@@ -274,7 +274,6 @@ class _Attempt:
 
     def _joined(self, live: Live, roster: Roster) -> MaskingCohort:
         """The cohort of a roster that is new to this device: each entry is checked, by the list of the header."""
-        require_withstood(self.header.rule, len(roster) // self.header.groups, self.me.policy)
         listed = RevocationList.parse(live.revocations)
         vouched = vouched_by_list(self.me.authority, listed, self.at)
         cohort = self.me.primitives.join(self.header, roster, vouched, self.me.device)
@@ -284,13 +283,14 @@ class _Attempt:
     def _rejoined(self, live: Live) -> MaskingCohort:
         """The cohort of the roster that this device has accepted before: whom the authority revokes later stays in."""
         roster = Roster.parse(live.roster)
-        require_withstood(self.header.rule, len(roster) // self.header.groups, self.me.policy)
         cohort = rejoin(self.header, roster, near=self.me.device)
         self._require_own(live, cohort)
         return cohort
 
     def _require_own(self, live: Live, cohort: MaskingCohort) -> None:
-        """Raise BadMessage unless the cohort holds this device, with its own advertisement and key."""
+        """Raise BadMessage unless the cohort holds this device, with its own advertisement and key; Refusal where it
+        withstands too few."""
+        require_withstood(self.header.rule, cohort.parameters.n, self.me.policy)
         place = cohort.place_of(self.me.device)
         if cohort.roster.entries[place].advertisement.encoded != live.advertised:
             raise BadMessage("the roster shows other keys under this device's id than it advertised")

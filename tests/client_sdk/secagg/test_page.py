@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from client_sdk.cli import app
 from client_sdk.protocol.secure import SecureBounds
-from client_sdk.secagg.consent import SecurePolicy, withstood
+from client_sdk.secagg.consent import SecurePolicy, hidden_among, withstood
 from client_sdk.secagg.header import GraphRule
 from client_sdk.secagg.parameters import colluding_of_all, fast, require_faults, strict
 from client_sdk.secagg.shares import DIGESTS_BYTES, SEALED_BYTES, Bundle
@@ -120,11 +120,11 @@ def test_what_holds_without_an_owners_word_is_the_owners_page() -> None:
 
 
 def test_the_figures_of_the_owners_page() -> None:
-    of_300, group = strict(300), strict(75)
+    of_300 = strict(300)
     withstands = {n: withstood(GraphRule(profile="strict"), n) for n in (300, 64, 75)}
     assert f"up to {withstands[300]} accomplices of 300 devices, or {withstands[64]} of 64" in OWNERS
     assert f"No piece alone says anything; {of_300.threshold} of 300 do." in OWNERS
-    hidden, in_group = of_300.signers - withstands[300], group.threshold - withstands[75]
+    hidden, in_group = (hidden_among(GraphRule(profile="strict"), n) for n in (300, 75))
     assert f"among {in_group} honest devices in one of 4 groups of 75, in place of {hidden} of 300" in OWNERS
 
 
@@ -132,6 +132,8 @@ def test_among_how_many_combined_sums_hide_a_device() -> None:
     """The signatures that a list takes, less those who collude: as SECURITY.md, the promises and the proofs say."""
     assert "100 honest ones in *strict* and 226 in *fast*, of rosters of 300; of 64, among 22" in SECURITY
     found = fast(300, 44, Fraction(1, 10), 80)
+    ring = GraphRule(profile="fast", drop=44, corrupt_millionths=100_000, sigma=80, eta=40)
+    assert hidden_among(ring, 300) == 226
     for signers, colluding, hidden in (
         (strict(300).signers, withstood(GraphRule(profile="strict"), 300), 100),
         (strict(64).signers, withstood(GraphRule(profile="strict"), 64), 22),
@@ -147,7 +149,7 @@ def test_what_groups_withstand(groups: int) -> None:
     size = 300 // groups
     found, within = strict(size), withstood(GraphRule(profile="strict"), size)
     of_all = colluding_of_all(300, groups, within, 80)
-    hides, lying = found.threshold - within, "-" if groups == 1 else Median().withstands({}, groups)
+    hides, lying = hidden_among(GraphRule(profile="strict"), size), "-" if groups == 1 else Median().withstands({}, groups)
     row = [f"{groups} x {size}", found.threshold, size - found.threshold, within, of_all, hides, lying]
     assert f"| {' | '.join(map(str, row))} |" in PAGE
     assert (within == 26 and hides == 25) or groups != 4  # as SECURITY.md says

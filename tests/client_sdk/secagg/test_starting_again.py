@@ -88,3 +88,20 @@ def test_a_roster_that_withstands_too_few_is_refused_when_it_comes_and_after_a_r
     members[2].device = replace(members[2].device, policy=members[1].device.policy)
     with pytest.raises(Refusal, match="a group of 6 withstands 3"):
         members[2].start(coordinator.header)
+
+
+def test_repro_a_device_looks_at_the_size_of_its_own_group() -> None:
+    """Of seven devices in two groups three withstand two, and four withstand one: larger groups may withstand fewer."""
+    members, authority = fleet(7)
+    coordinator = Coordinator(header(dimension=5, expires_at=1000, groups=2, minimum_cohort=3), authority, members)
+    for member in members:
+        member.device = replace(member.device, policy=POLICY.changed(most_colluding=2))
+    roster = coordinator.open()
+    refused = 0
+    for member in members:
+        try:
+            member.tell(roster)
+        except Refusal as refusal:
+            assert "2 colluding devices; a group of 4 withstands 1" in str(refusal)
+            refused += 1
+    assert refused == 4
