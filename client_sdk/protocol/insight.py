@@ -324,3 +324,5 @@ class PlanView(Message):
     devices_registered: int = 0
     warnings: list[str] = Field(default_factory=list)
     """What is likely to keep its rounds from being committed, each in a sentence."""
+    notes: list[str] = Field(default_factory=list)
+    """Of secure rounds: what a sum and sizes give away, and what groups withstand, each in a sentence."""

@@ -6,12 +6,12 @@ No plan and no field of a message can weaken these checks. There are four, each 
 - ``require_agreed``: does the header have the round, plan and terms that the device agreed to? Whenever an attempt
   begins or continues.
 - ``require_consent``: may the device advertise for a new attempt under this header now?
-- ``require_withstood``: does the device's group in the roster withstand as many colluding devices as its owner requires?
+- ``require_withstood``: does the device's group withstand as many colluding devices as its owner requires?
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from client_sdk.credentials.certificate import RevocationList
@@ -76,10 +76,15 @@ class Expected:
 
 def require_terms(terms: Terms, policy: SecurePolicy) -> None:
     """Raise Refusal where the owner's bounds exclude rounds of these terms."""
+    for reason in refused_terms(terms, policy):
+        raise Refusal(reason)
+
+
+def refused_terms(terms: Terms, policy: SecurePolicy, values: int = 1) -> Iterator[str]:
+    """Each reason why the owner's bounds exclude rounds of these terms. ``values``: how many parameters are averaged,
+    where that is known: the more, the further a round may move the model."""
     if terms.minimum_cohort < policy.smallest_cohort:
-        raise Refusal(
-            f"This device hides among {policy.smallest_cohort} or more; the plan asks for {terms.minimum_cohort}."
-        )
+        yield f"This device hides among {policy.smallest_cohort} or more; the plan asks for {terms.minimum_cohort}."
     for what, bound, wanted in (
         ("an L2 clip", policy.largest_norm, terms.max_norm),
         ("a range", policy.largest_range, terms.max_abs),
@@ -87,36 +92,43 @@ def require_terms(terms: Terms, policy: SecurePolicy) -> None:
         ("a weight cap", policy.largest_weight_cap, terms.weight_cap),
     ):
         if bound is not None and wanted > bound:
-            raise Refusal(f"This device's owner allows {what} of at most {bound:g}; the plan asks for {wanted:g}.")
+            yield f"This device's owner allows {what} of at most {bound:g}; the plan asks for {wanted:g}."
     if terms.max_norm < policy.smallest_norm:
-        raise Refusal(
+        yield (
             f"This device's owner allows an L2 clip of at least {policy.smallest_norm:g}; "
             f"the plan asks for {terms.max_norm:g}."
         )
-    least = min(terms.move, terms.move_each)  # a model has one value or more
-    if policy.largest_move is not None and least > policy.largest_move * terms.max_norm:
-        raise Refusal(moves_too_far(policy.largest_move, terms.move / terms.max_norm))
+    if further := moves_too_far(terms, policy, values):
+        yield further
     rule = terms.rule
     if rule.profile != "fast":
         return
     if policy.strict_only:
-        raise Refusal("This device's owner allows strict secure rounds only, and this one is fast.")
+        yield "This device's owner allows strict secure rounds only, and this one is fast."
     if rule.sigma < policy.smallest_sigma:
-        raise Refusal(f"This device wants {policy.smallest_sigma} bits of secrecy; the plan asks for {rule.sigma}.")
+        yield f"This device wants {policy.smallest_sigma} bits of secrecy; the plan asks for {rule.sigma}."
     if rule.corrupt_millionths < policy.smallest_corrupt_millionths:
-        raise Refusal(
+        yield (
             f"This device wants secrecy against {policy.smallest_corrupt_millionths / 10_000:g} % who collude; "
             f"the plan counts on {rule.corrupt_millionths / 10_000:g} %."
         )
 
 
-def moves_too_far(most: float, asked: float) -> str:
-    """The reason against a plan whose rounds move a model by up to ``asked`` times its ``max_norm``."""
+def moves_too_far(terms: Terms, policy: SecureBounds, values: int) -> str:
+    """The reason against a plan whose rounds may move so many parameters further than the owner allows; else empty."""
+    most, asked = policy.largest_move, terms.reach(values) / terms.max_norm
+    if most is None or asked <= most:
+        return ""
     how = f"by up to {asked:.3g} times it" if asked < float("inf") else "by any distance"
     return (
         f"This device's owner allows a round to move the model by at most {most:g} times max_norm; "
         f"the plan's may move it {how}."
     )
+
+
+def nearest(terms: Terms, policy: SecureBounds) -> float:
+    """Models that are nearer to each other than this, in L2, are near."""
+    return policy.nearest_model * terms.max_norm
 
 
 def require_another_model(
@@ -129,8 +141,7 @@ def require_another_model(
     require_sums_left(policy, memory, at)
     others = [model for digest, model in memory.answered.items() if digest != tensors]
     today = [model for model in others if model.at > at - DAY_S]
-    nearest = policy.nearest_model * terms.max_norm
-    near = any(distance(sketch, model.sketch) < nearest for model in others if sketch)
+    near = any(distance(sketch, model.sketch) < nearest(terms, policy) for model in others if sketch)
     if near and sum(model.near for model in today) >= policy.near_repeats:
         raise Refusal("This model is nearer to one that this device has answered than its owner allows.", final=True)
     return near

@@ -106,8 +106,8 @@ def require_reachable(
     if policy.largest_move is None:
         return
     reach = terms.reach(values)
-    if reach > policy.largest_move * terms.max_norm:
-        raise Refusal(moves_too_far(policy.largest_move, reach / terms.max_norm), final=True)
+    if further := moves_too_far(terms, policy, values):
+        raise Refusal(further, final=True)
     if known is not None:
         origin, moves = known.sketch, min(max(1, abs(now.version - known.version)), _believed(known, now, policy))
     elif first.sketch and not (first.made and now.version == 0):  # that was compared already

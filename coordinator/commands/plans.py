@@ -15,11 +15,12 @@ from client_sdk.terminal import Json, fail, say, say_json, sentence_of
 from coordinator.commands.initial_checkpoint import Statistics, given, initial, learner_unknown, roles_for, said_roles
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from client_sdk.tensors import Roles, TensorHeader
     from client_sdk.tensors.manifest import StatisticRole
-    from coordinator.engine.aggregation.strategy import Algorithm
     from coordinator.engine.plan import Plan
-    from coordinator.runtime.insight.plan_check import RoundCost
+    from coordinator.runtime.insight.plan_check import RoundCost, Said
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -59,7 +60,13 @@ def check(
     """
     from coordinator.engine.plan import Plan, algorithm, require_bits, require_combinable
     from coordinator.runtime.extensions import installed
-    from coordinator.runtime.insight.plan_check import RoundCost, cannot_learn, rounding_of, said_of_plan
+    from coordinator.runtime.insight.plan_check import (
+        RoundCost,
+        cannot_learn,
+        rounding_of,
+        said_of_plan,
+        said_of_secure,
+    )
 
     read = Plan.from_toml(plan, changes or ())
     weighs = None if examples is None or read.terms is None else float(min(examples, read.terms.weight_cap))
@@ -74,11 +81,14 @@ def check(
         fail(f"{plan}: {reason}.")
     sizes = [examples] if examples is not None else [] if read.secure is None else [int(read.usual_weight)]
     capped = said_of_plan(read, sizes, whose="devices")
+    values = None if cost is None else cost.values - cost.statistics
+    said = list(said_of_secure(read, rule, values, from_file=init is not None, examples=examples))
     if as_json:
         say_json(
             _document(read, cost, unknown)
             | {
                 "capped": capped,
+                "said": [str(one) for one in said],
                 "learner": doubt,
                 "metric": _unscored(read),
                 "rounding": "" if cost is None else rounding_of(read, cost.values - cost.statistics, weighs),
@@ -88,7 +98,7 @@ def check(
     say(f"{plan}: this plan can be carried out (digest {read.digest[:12]}).")
     if doubt:
         say(f"  learner:      {doubt}")
-    for line in _lines(read, rule, cost, unknown):
+    for line in _lines(read, said, cost, unknown):
         say(f"  {line}")
     if read.secure is not None and cost is not None:
         say(f"  rounding:     {rounding_of(read, cost.values - cost.statistics, weighs)}")
@@ -160,10 +170,9 @@ def _document(plan: Plan, cost: RoundCost | None, unknown: str) -> dict[str, Any
     }
 
 
-def _lines(plan: Plan, rule: Algorithm, cost: RoundCost | None, unknown: str) -> list[str]:
+def _lines(plan: Plan, said: Sequence[Said], cost: RoundCost | None, unknown: str) -> list[str]:
     from client_sdk.protocol.names import size_text
-    from client_sdk.protocol.operators import STILL_READ
-    from coordinator.runtime.insight.plan_check import longest_s, said_of_move, time_text
+    from coordinator.runtime.insight.plan_check import longest_s, time_text
 
     cohort, rounds = plan.cohort, plan.finish.rounds
     reports = f"closes at {cohort.goal} reports, counts from {cohort.quorum_count} at the deadline"
@@ -189,19 +198,12 @@ def _lines(plan: Plan, rule: Algorithm, cost: RoundCost | None, unknown: str) ->
             f"margin:       of {size} devices {signers} sign the list of survivors, which is shown when "
             f"{signers + margin} have masked: {margin} of them may vanish before the sum"
         )
-        lines.append(f"a sum:        {STILL_READ}")
-        lines += [f"sizes:        {said}" for said in plan.secure.said_of_sizes(plan)]
-        lines += [
-            f"groups:       {said}"
-            for said in plan.secure.said_of_groups(plan, rule.usual.withstands(plan.secure.groups))
-        ]
+        lines += [f"{one.about + ':':<14}{one.text}" for one in said]
     if plan.privacy is not None:
         values = None if cost is None else cost.values
-        lines += [f"privacy:      {said}" for said in plan.privacy.said(plan, values)]
+        lines += [f"privacy:      {text}" for text in plan.privacy.said(plan, values)]
     if cost is None:
         return [*lines, f"model:        not known here: {unknown} Give --init FILE."]
-    if said := said_of_move(plan, cost.values - cost.statistics):
-        lines.append(f"a step:       {said}")
     part = "" if cost.values == cost.model_values else f", of which {cost.values:,} are averaged"
     part += f"; {cost.statistics:,} are of statistics" if cost.statistics else ""
     down, up, all_of_them = cost.download_bytes, cost.upload_bytes, f"where all {cohort.select} report"

@@ -24,7 +24,7 @@ from pydantic import (
 
 from client_sdk.codecs import linear_names
 from client_sdk.protocol.secure import SIGNATURE_PATTERN
-from client_sdk.secagg.consent import withstood
+from client_sdk.secagg.consent import hidden_among, withstood
 from client_sdk.secagg.errors import BadParameters
 from client_sdk.secagg.header import MOST_GROUPS, GraphRule, Terms
 from client_sdk.secagg.lanes import lane_bits
@@ -268,16 +268,19 @@ class Secure(Section):
         each. ``withstands``: how many wrong groups the rule does."""
         n, sigma = self.most_advertisers(plan.cohort), self.rule.sigma or SIGMA
         for groups in sorted({1, self.groups}):
-            size = n // groups
+            sizes = sorted({n // groups, -(-n // groups)})
             try:
-                within, fewest = withstood(self.rule, size), self.rule.parameters(size).threshold
+                within = min(withstood(self.rule, size) for size in sizes)
+                hides = min(hidden_among(self.rule, size) for size in sizes)
             except BadParameters:
                 continue
-            hides = max(fewest, self.minimum_cohort) - within
             wrong = withstands if groups == self.groups else 0
+            lost = "costs that group" if groups > groups // 2 + 1 else "costs the round"
+            most = ", since most groups must stand" if groups == 2 else ""
             yield (
-                f"{groups} x {size} withstands {colluding_of_all(n, groups, within, sigma)} of {n} colluding at "
-                f"{sigma} bits, a device hides among {hides}; lying groups that the rule survives: {wrong}"
+                f"{groups} x {' or '.join(map(str, sizes))} withstands {colluding_of_all(n, groups, within, sigma)} "
+                f"of {n} colluding at {sigma} bits, a device hides among {hides}; lying groups that the rule survives: "
+                f"{wrong}; a bad sum {lost}{most}."
             )
 
     def against(self, plan: Plan) -> Iterator[str]:

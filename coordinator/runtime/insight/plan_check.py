@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -17,11 +17,13 @@ from pydantic import BaseModel
 from client_sdk import codecs
 from client_sdk.credentials.certificate import Certificate
 from client_sdk.credentials.identity_keys import AUTHORITY_ID_BYTES, KEY_BYTES
+from client_sdk.device.policy import work_refusal
 from client_sdk.protocol.devices import UpdateReport, Work
 from client_sdk.protocol.field_docs import field_docs
 from client_sdk.protocol.insight import CheckPlan, CostLine, PlanView
 from client_sdk.protocol.names import REPORT_KEY, size_text
-from client_sdk.protocol.secure import SecureBounds
+from client_sdk.protocol.operators import STILL_READ
+from client_sdk.secagg.consent import SecurePolicy, nearest, refused_terms
 from client_sdk.secagg.graph import NONCE_BYTES
 from client_sdk.secagg.lanes import lane_bits, packed_bytes
 from client_sdk.secagg.masks import MaskedInput
@@ -42,8 +44,9 @@ from client_sdk.tensors import (
     to_bytes,
 )
 from client_sdk.tensors.manifest import told
+from coordinator.engine.aggregation.strategy import Algorithm
 from coordinator.engine.aggregation.weights import said_of_cap
-from coordinator.engine.plan import Plan
+from coordinator.engine.plan import Plan, algorithm
 from coordinator.engine.plan_file import section_of
 from coordinator.engine.secure import plan as secure_plan
 from coordinator.engine.secure.plan import EXCHANGES, quantizer
@@ -85,9 +88,9 @@ def of_update(run: str, codec: str, averaged: Layout) -> Traffic:
     return Traffic(len(header_bytes(wire, {REPORT_KEY: report.model_dump_json()})) + wire.nbytes, 0)
 
 
-def of_secure_round(parameters: Parameters, vector_bytes: int) -> Traffic:
-    """All five exchanges of a device that stays to the end of an attempt in which nobody vanishes. ``vector_bytes``: of
-    the masked vector."""
+def of_secure_round(parameters: Parameters, vector_bytes: int, roster: int) -> Traffic:
+    """All five exchanges of a device that stays to the end of an attempt in which nobody vanishes. ``parameters``: of
+    its group; ``vector_bytes``: of the masked vector; ``roster``: devices of all groups."""
     places, peers = tuple(range(parameters.n)), tuple(range(1, parameters.neighbours + 1))
     advertisement = Advertisement(_DEVICE, bytes(32), bytes(32), bytes(DIGEST_BYTES), bytes(NONCE_BYTES))
     certificate = Certificate(
@@ -110,7 +113,7 @@ def of_secure_round(parameters: Parameters, vector_bytes: int) -> Traffic:
         RevealedShares(0, tuple((place, SURVIVED, bytes(SHARE_BYTES)) for place in held)).encoded,
     ]
     received = [
-        Roster(0, 0, (entry,) * parameters.n).encoded,
+        Roster(0, 0, (entry,) * roster).encoded,
         Bundle(0, rows).encoded,
         Survivors(places).encoded,
         Proof(tuple((place, bytes(SIGNATURE_BYTES)) for place in places)).encoded,
@@ -210,8 +213,9 @@ def _traffic(plan: Plan, averaged: Layout) -> Traffic:
     terms = secure.terms(plan.aggregation, averaged.statistics)
     used = replace(quantizer(secure, plan.aggregation), statistics=statistics_of(averaged, terms))
     lanes = codecs.linear(plan.task.codec).count(averaged.parameters.elements) + used.extra_lanes
-    n = secure.most_advertisers(plan.cohort)
-    return of_secure_round(secure.rule.parameters(n), packed_bytes(lanes, lane_bits(n, terms.q)))
+    roster = secure.most_advertisers(plan.cohort)
+    largest = -(-roster // secure.groups)
+    return of_secure_round(secure.rule.parameters(largest), packed_bytes(lanes, lane_bits(largest, terms.q)), roster)
 
 
 def time_text(seconds: float) -> str:
@@ -249,9 +253,10 @@ class PlanCheck:
         if registered - spent < plan.cohort.quorum_count:
             warnings.append(_too_few(plan, registered, spent))
         warnings += self._capped(plan)
-        first = "" if plan.secure is None or cost is None else plan.secure.said_of_first()
-        moved = "" if cost is None else said_of_move(plan, cost.values - cost.statistics)
-        warnings += [f"{said[0].upper()}{said[1:]}" for said in (first, moved) if said]
+        rule = algorithm(plan, self._core.extensions(plan))
+        values = None if cost is None else cost.values - cost.statistics
+        said = list(said_of_secure(plan, rule, values, from_file=cost is not None))
+        warnings += [f"{one.text[0].upper()}{one.text[1:]}" for one in said if one.warns]
         return PlanView(
             plan=plan.written_out,
             plan_digest=plan.digest,
@@ -260,6 +265,7 @@ class PlanCheck:
             devices_spent=spent,
             devices_registered=registered,
             warnings=warnings,
+            notes=[str(one) for one in said if not one.warns],
         )
 
     def _capped(self, plan: Plan) -> list[str]:
@@ -293,20 +299,53 @@ def cannot_learn(plan: Plan, values: int) -> str:
     return secure_plan.cannot_learn(plan.secure, plan.aggregation, sent, plan.cohort.goal)
 
 
-def said_of_move(plan: Plan, values: int) -> str:
-    """A sentence where a round of a secure plan may move so many parameters further than most devices' owners allow;
-    else empty."""
-    most = SecureBounds().largest_move
-    if plan.secure is None or most is None:
-        return ""
-    times = plan.reach.of(values) / plan.secure.max_norm
-    if times <= most:
-        return ""
-    how = f"by up to {times:.3g} times max_norm" if math.isfinite(times) else "by any distance"
-    return (
-        f"with {plan.aggregation.server_optimizer} a round may move the model {how}, and owners of devices allow "
-        f"{most:g} times unless they say otherwise (quorate device --largest-move)."
-    )
+class Said(NamedTuple):
+    """A sentence on the secure rounds of a plan."""
+
+    about: str
+    text: str
+    warns: bool = False
+    """Whether it is likely to keep rounds from being committed."""
+
+    def __str__(self) -> str:
+        return f"{self.about[0].upper()}{self.about[1:]}: {self.text}"
+
+
+def said_of_secure(
+    plan: Plan, rule: Algorithm, values: int | None, *, from_file: bool, examples: int | None = None
+) -> Iterator[Said]:
+    """What is said of a plan's secure rounds before they begin. ``values``: how many parameters are averaged, where
+    that is known; ``from_file``: whether the first model is a file; ``examples``: of a device, where that is known."""
+    secure = plan.secure
+    if secure is None:
+        return
+    yield Said("a sum", STILL_READ)
+    yield from (Said("sizes", text) for text in secure.said_of_sizes(plan))
+    yield from (Said("groups", text) for text in secure.said_of_groups(plan, rule.usual.withstands(secure.groups)))
+    if from_file and (first := secure.said_of_first()):
+        yield Said("first model", first, warns=True)
+    yield from (Said("owners", text, warns=True) for text in declined(plan, values, examples))
+
+
+def declined(plan: Plan, values: int | None, examples: int | None = None) -> Iterator[str]:
+    """Why devices whose owners set nothing take no part in a plan's secure rounds, a sentence each, by the functions by
+    which they decide. Of devices whose number of ``examples`` is not known: why none does, whatever its number."""
+    terms, bounds = plan.terms, SecurePolicy()
+    if terms is None:
+        return
+    reasons = list(refused_terms(terms, bounds, values or 1))
+    # With fewer examples a batch is too large a share of them; the more there are, the fewer tasks are whole passes.
+    best = max(bounds.fewest_examples, math.ceil(plan.task.batch_size / bounds.largest_batch))
+    if work := work_refusal(plan.task, bounds, best if examples is None else examples):
+        reasons.append(work)
+    yield from (f"devices whose owners set nothing decline: {reason}" for reason in reasons)
+    moves = terms.reach(values) if values else terms.move
+    if moves <= nearest(terms, bounds):
+        yield (
+            f"devices whose owners set nothing decline the round after one of theirs: each moves the model by at most "
+            f"{moves / terms.max_norm:.2g} times max_norm, and models that are nearer than {bounds.nearest_model:g} "
+            "times it are too near. Raise aggregation.server_learning_rate."
+        )
 
 
 def rounding_of(plan: Plan, values: int, weighs: float | None = None) -> str:

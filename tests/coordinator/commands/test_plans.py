@@ -19,6 +19,7 @@ from coordinator.runtime.insight.plan_check import RoundCost, plan_schema
 from tests.client_sdk.commands.run_cli import quorate
 
 ROOT = Path(__file__).parents[3]
+MNIST = ROOT / "examples" / "mnist-secure.toml"
 TEXT = """\
 name = "wine"
 [task]
@@ -35,6 +36,7 @@ rounds = 2
 [finish]
 rounds = 10
 """
+DECLINE = "devices whose owners set nothing decline"
 MODEL = {"head.w": np.zeros((10, 100), np.float32), "body.w": np.zeros(5000, np.float32)}
 
 
@@ -77,10 +79,10 @@ def test_check_says_what_a_secure_plan_leaves_open(plan: Path, capsys: pytest.Ca
     assert "shown when 185 have masked" in checked("--set", "secure.margin=6")
     assert f"a sum: {STILL_READ}" in checked()
     init, adam = ("--init", str(plan.with_name("model.safetensors"))), "aggregation.server_optimizer='fedadam'"
-    assert "a step:" not in checked(*init)
-    told = "a step: with fedadam a round may move the model by up to 74.2 times max_norm, and owners of devices allow 3"
-    assert told in checked(*init, "--set", adam)
-    lamb = "a step: with lamb a round may move the model by any distance"
+    assert "owners:" not in checked(*init)
+    moves = f"owners: {DECLINE}: This device's owner allows a round to move the model by at most 3 times max_norm; "
+    assert f"{moves}the plan's may move it by up to 74.2 times it." in checked(*init, "--set", adam)
+    lamb = f"{moves}the plan's may move it by any distance."
     assert lamb in checked(*init, "--set", "aggregation.server_optimizer='lamb'")
     total = "sizes: each round's total weight can be computed from its model"
     assert total in checked("--set", "aggregation.weighting='examples'")
@@ -292,6 +294,90 @@ def test_plan_check_says_what_groups_withstand(tmp_path: Path, capsys: pytest.Ca
     assert quorate("plan", "check", str(plan)) == 0
     said = capsys.readouterr().out
     assert "1 x 300 withstands 101 of 300 colluding at 80 bits, a device hides among 100; lying" in said
-    assert "4 x 75 withstands 26 of 300 colluding at 80 bits, a device hides among 38; lying groups" in said
-    assert "survives: 1" in said
+    assert "4 x 75 withstands 26 of 300 colluding at 80 bits, a device hides among 25; lying groups" in said
+    assert "survives: 1; a bad sum costs that group." in said
     assert "of 75 devices 51 sign the list" in said
+
+    def with_sizes(*changes: str) -> str:
+        assert quorate("plan", "check", str(plan), *_sets(*changes)) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    # Groups of 75 withstand 26, those of 76 withstand 25: what is said holds for both.
+    uneven = with_sizes("cohort.goal=303", "secure.groups=4", "cohort.quorum=0.7")
+    assert "4 x 75 or 76 withstands 25 of 303 colluding at 80 bits, a device hides among 25;" in uneven
+    two = with_sizes("secure.groups=2")
+    assert "2 x 150 withstands 51 of 300" in two
+    assert "a bad sum costs the round, since most groups must stand." in two
+
+
+def test_repro_the_bytes_of_a_plan_with_groups_are_those_of_a_group() -> None:
+    """They were the same for any number of groups, and of 310 devices in 4 groups they were refused as too many."""
+    sizes = ("secure.groups=4", "cohort.goal=300", "cohort.select=320", "cohort.quorum=0.7")
+    assert quorate("plan", "check", str(MNIST), *_sets(*sizes)) == 0
+    header = read_header(to_bytes(MODEL))
+
+    def cost(groups: int) -> RoundCost:
+        plan = Plan.from_toml(MNIST, ["secure.minimum_cohort=32", "cohort.quorum=0.7", f"secure.groups={groups}"])
+        return RoundCost.of(plan, header, {})
+
+    one, two, four = map(cost, (1, 2, 4))
+    assert one.update_bytes > two.update_bytes > four.update_bytes
+    assert 0.2 < _shares(four) / _shares(one) < 0.35, "a device deals, signs and masks with a quarter of the others"
+    assert one.fetch_bytes > four.fetch_bytes > 0.5 * one.fetch_bytes, "the roster has all devices all the same"
+
+
+def _shares(cost: RoundCost) -> int:
+    return cost.update_bytes - 2 * cost.model_values
+
+
+def _sets(*changes: str) -> list[str]:
+    return [word for change in changes for word in ("--set", change)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reasons"),
+    [
+        ((), ()),
+        (
+            ("secure.max_norm=0.05", "secure.minimum_cohort=3"),
+            (
+                "This device hides among 64 or more; the plan asks for 3.",
+                "This device's owner allows an L2 clip of at least 0.1; the plan asks for 0.05.",
+            ),
+        ),
+        (
+            ("task.epochs", "task.steps=1", "task.batch_size=1"),
+            ("allows whole passes only; the plan's 1 steps are not one pass over its data.",),
+        ),
+        (("task.epochs=1", "task.batch_size=20"), ()),
+        (
+            ("aggregation.server_learning_rate=0.0001",),
+            ("the round after one of theirs: each moves the model by at most 0.0001 times max_norm, and models that",),
+        ),
+        (("aggregation.server_learning_rate=0.0021",), ()),
+    ],
+    ids=["example", "terms", "work", "passes", "near", "rate"],
+)
+def test_repro_what_default_owners_refuse_is_said(
+    changes: tuple[str, ...], reasons: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It said that the plan can be carried out, and no more."""
+    text = MNIST.read_text()
+    if "task.epochs" in changes:
+        text = text.replace("epochs = 3 ", "# epochs")
+    (tmp_path / "plan.toml").write_text(text)
+    chosen = [change for change in changes if "=" in change]
+    assert quorate("plan", "check", str(tmp_path / "plan.toml"), *_sets(*chosen)) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  owners: ")]
+    assert len(said) == len(reasons)
+    for line, reason in zip(said, reasons, strict=True):
+        assert DECLINE in line
+        assert reason in line
+
+
+def test_the_work_of_a_device_of_a_known_size_is_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
+    """A batch of 20 is more than half of 30 examples; of an unknown number it may be less."""
+    for examples, refused in ((30, True), (40, False)):
+        assert quorate("plan", "check", str(MNIST), "--examples", str(examples)) == 0
+        said = "allows 50% of its data in a batch at most; the plan's batch of 20 is more"
+        assert (said in capsys.readouterr().out) == refused

@@ -2,7 +2,6 @@
 import type { CostLine, PlanView } from "../api/types";
 import { Fact, Panel, Shape } from "../components/parts";
 import { bytes, count, duration, many, sentence } from "../format";
-import { STILL_READ } from "../secure";
 
 type Name = CostLine["name"];
 const LABELS: Readonly<Record<Name, readonly [string, string]>> = {
@@ -34,7 +33,11 @@ export function PlanCost({ checked, secure }: { checked: PlanView | null; secure
               />
             ))}
           </dl>
-          {secure && <p className="plain">{STILL_READ}</p>}
+          {(checked.notes ?? []).map((text) => (
+            <p key={text} className="plain">
+              {text}
+            </p>
+          ))}
           {secure && <Spent checked={checked} />}
           <ul className="warnings">
             {(checked.warnings ?? []).map((text) => (

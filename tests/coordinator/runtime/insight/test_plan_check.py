@@ -117,6 +117,27 @@ def test_a_secure_plan_says_how_many_devices_are_spent_on_its_checkpoint() -> No
     assert "of which 3 have signed on this checkpoint" in again.warnings[0]
 
 
+def test_repro_a_secure_plan_is_told_what_the_command_tells() -> None:
+    """It knew nothing of groups, sizes, sums and owners, and 310 devices in 4 groups were a bug of the coordinator."""
+    world = World(8)
+    found = check(
+        world,
+        uploaded(world),
+        cohort={"select": 320, "goal": 300, "quorum": 0.7},
+        aggregation={"partial": "refuse", "weighting": "examples", "server_learning_rate": 0.002},
+        secure={"max_norm": 0.05, "max_abs": 0.25, "groups": 4},
+    )
+    begins = ("A sum: Without noise", "Sizes: each round's total weight", "Groups: 4 x 77 or 78 withstands 26 of 310 ")
+    for words in begins:
+        assert any(note.startswith(words) for note in found.notes), words
+    assert "lying groups that the rule survives: 0; a bad sum costs that group." in found.notes[-1]
+    declined = [warning for warning in found.warnings if warning.startswith("Devices whose owners set nothing decline")]
+    clip, near = declined[0], declined[-1]
+    assert clip.endswith(": This device's owner allows an L2 clip of at least 0.1; the plan asks for 0.05.")
+    assert "each moves the model by at most 0.002 times max_norm" in near
+    assert check(world, None).notes == []
+
+
 @pytest.mark.parametrize(
     ("sections", "fields"),
     [

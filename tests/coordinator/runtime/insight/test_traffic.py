@@ -58,6 +58,6 @@ def test_the_messages_of_a_secure_round_have_the_bytes_that_devices_send_and_rec
     crowd.share()
     around = around_the_vector(OneDevice(crowd)) - len(crowd.header.encoded)
     vector = 12_345
-    said = of_secure_round(crowd.cohort.parameters, vector)
+    said = of_secure_round(crowd.cohort.parameters, vector, n)
     assert said.sent + said.received - vector == pytest.approx(around, rel=0.02)
     assert said.sent > vector
