@@ -364,7 +364,7 @@ class TrackedRun(SecureFollowing, CenterFollowing, BufferedFollowing):
     def _committed(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
         if self.phase != "committing":
             raise self._odd(event, f"the run is {self.phase}")
-        least = self.quorum if self.secure is None else self.secure.needed
+        least = self.quorum if self.secure is None else self.secure.needed()
         least = self.plan["cohort"]["goal"] if self.buffered else least
         if not self.advancing and len(self.reported) < least:
             have = f"{len(self.reported)} of {self.quorum} updates"

@@ -14,7 +14,7 @@ import numpy as np
 from coordinator.store.port import EventRow, RunRow
 from tests.explorer.faults import Broken
 from tests.explorer.round_ending import RoundEnding
-from tests.explorer.secure.account import SecureAccount
+from tests.explorer.secure.account import SecureAccount, fewest_of
 
 
 class Scores:
@@ -269,7 +269,7 @@ class FollowedRun:
     @property
     def fewest(self) -> int:
         """How many waiting devices begin a round: a quorum, and in secure rounds the smallest cohort too."""
-        return max(self.quorum, int(self.plan.get("secure", {}).get("minimum_cohort", 0)))
+        return fewest_of(self.plan) if "secure" in self.plan else self.quorum
 
     def known(self, round: int, device: str) -> tuple[str, int] | None:
         """Returns (digest, weight) of the update in the log for this device and round."""

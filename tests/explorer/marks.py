@@ -176,9 +176,18 @@ def next_model(
             mean[lane] = np.float32(np.float64(units) * 2.0**-32 / np.float64(total))
         else:
             values = [np.float32(value) for value, _ in found]
-            ordered = sorted(values + [np.float32(0)] * (len(ending.reported) - len(values)))
-            mean[lane] = _trimmed(ordered, rule["rule_parameters"]) if "trimmed" in rule["rule"] else _median(ordered)
+            mean[lane] = _of_column(values + [np.float32(0)] * (len(ending.reported) - len(values)), rule)
     return moved(model, mean, rule, moments)
+
+
+def of_columns(rows: list[Lanes], rule: dict[str, Any]) -> Lanes:
+    """The median of each column, or its trimmed mean."""
+    return np.array([_of_column(list(column), rule) for column in zip(*rows, strict=True)], np.float32)
+
+
+def _of_column(values: list[np.float32], rule: dict[str, Any]) -> np.float32:
+    ordered = sorted(values)
+    return _trimmed(ordered, rule["rule_parameters"]) if "trimmed" in rule["rule"] else _median(ordered)
 
 
 def moved(model: Lanes, mean: Lanes, rule: dict[str, Any], moments: list[Lanes]) -> Lanes:

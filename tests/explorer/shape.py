@@ -11,17 +11,20 @@ from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from client_sdk.secagg.parameters import SMALLEST
 from tests.explorer import plans
 from tests.explorer.chance import Chance
 from tests.explorer.faults import CENTER_FAULTS, FAULTS, FLEET_FAULTS, SECURE_FAULTS
 from tests.explorer.plans import ADAM, plan_of, with_datacenter
 from tests.explorer.secure.account import SECURE_PHASES
-from tests.explorer.secure.plans import FAST, LARGEST, SMALLEST_FLEET, SMALLEST_RING, secured
+from tests.explorer.secure.plans import FAST, GROUPS, LARGEST, SMALLEST_FLEET, SMALLEST_RING, secured
 
 FLEET_PHASES = ("idle", "selecting", "collecting", "committing")
 PHASES = (*FLEET_PHASES, "leasing", "training", *SECURE_PHASES)
 SECURE = 1 / 6
 """The part of the schedules, of those without a datacenter, whose rounds are secure."""
+GROUPED = 1 / 60
+"""The part of the schedules, of those without a datacenter, whose secure rounds have several groups."""
 REAL_CRYPTO = 0.1
 """The part of these with real cryptography, which takes several times as long."""
 UNBARS = 0.3
@@ -102,8 +105,9 @@ class Shape:
     real_crypto: bool = False
     """Whether secure rounds have real keys, masks and signatures."""
 
-    proven_liar: bool = False
-    """Whether the only lie in secure rounds is a dealer's that can be proven: shares of another secret."""
+    only_lie: Literal["", "polynomial", "canary"] = ""
+    """The only lie in secure rounds, where there is one alone: a dealer's that can be proven, shares of another secret,
+    or a vector with which no sum is possible, which cannot."""
 
     copied: bool = False
     """Whether liars send the bytes of an update while its device's request is under way."""
@@ -191,8 +195,8 @@ class Shape:
         if chance.unit("datacenter") < DATACENTER:
             both = chance.unit("both") < SECURE_CENTER and not shape.http
             shape = _in_a_datacenter(made_secure(shape) if both else shape, chance)
-        elif chance.unit("secure") < (0.4 if rare == "flips" else SECURE) and not shape.http:
-            shape = made_secure(shape)
+        elif (secure := chance.unit("secure")) < (0.4 if rare == "flips" else SECURE) and not shape.http:
+            shape = made_secure(shape, groups=chance.pick("groups", GROUPS) if 0 <= SECURE - secure < GROUPED else 1)
         return flipped(shape) if rare == "flips" else shape
 
 
@@ -245,16 +249,16 @@ def _with_a_proven_liar(shape: Shape) -> Shape:
         shape,
         liars=1,
         dead=0,
-        proven_liar=True,
+        only_lie="polynomial",
         plan={**shape.plan, "finish": {"rounds": 6}},
         rates={name: rate / 3 for name, rate in shape.rates.items()} | {"secure-lie": 0.8},
         focus=("secure-lie", "sharing"),
     )
 
 
-def made_secure(shape: Shape, *, lies: bool = False) -> Shape:
+def made_secure(shape: Shape, *, lies: bool = False, groups: int = 1) -> Shape:
     """The shape with secure rounds, where its fleet is small enough for them and no plan has a datacenter. ``lies``: it
-    has a device that lies in them, as some others have."""
+    has a device that lies in them, as some others have; ``groups``: into how many its devices are divided."""
     if shape.devices > LARGEST or shape.datacenter or "buffered" in shape.plan:
         return shape
     chance = Chance(shape.seed)
@@ -262,12 +266,17 @@ def made_secure(shape: Shape, *, lies: bool = False) -> Shape:
     fault = chance.pick("secure focus", tuple(name for name in faults if name != "op-unbar"))
     if fault == "secure-lie" and chance.unit("unbars") < UNBARS:
         fault = "op-unbar"
+    if groups > 1:  # rounds must get to where one of them falls
+        fault = chance.pick("focus of groups", OF_GROUPS)
     phases = SECURE_PHASES if fault in SECURE_FAULTS else (*FLEET_PHASES, *SECURE_PHASES)
     focus, lies = (fault, chance.pick("secure focus-phase", phases)), lies or fault in ("secure-lie", "op-unbar")
-    fast = chance.unit("fast") < FAST
-    devices = max(shape.devices, (SMALLEST_RING + 1 if fast else SMALLEST_FLEET) + lies)
+    fast = groups == 1 and chance.unit("fast") < FAST
+    fewest = SMALLEST_RING + 1 if fast else SMALLEST_FLEET
+    if groups > 1:
+        fewest = SMALLEST * groups + chance.below("spare of groups", 4)
+    devices = max(shape.devices, fewest + lies)
     cohort = {**shape.plan["cohort"], "min_examples": 1}
-    plan = secured(chance, {**shape.plan, "cohort": cohort}, devices - lies, fast=fast)
+    plan = secured(chance, {**shape.plan, "cohort": cohort}, devices - lies, fast=fast, groups=groups)
     spare = devices - int(plan["cohort"]["goal"])
     liars = min(max(shape.liars, int(lies)), spare, 1)
     rates = _rates(chance, focus[1], faults) if shape.rates else {}
@@ -276,6 +285,9 @@ def made_secure(shape: Shape, *, lies: bool = False) -> Shape:
         rates = {name: min(rate, FAULTS[name].rate) / 2 for name, rate in rates.items()} | _PROLONGED[focus[1]]
         rates[fault] = max(FAULTS[fault].rate, rates.get(fault, 0.0))
         rates |= {"secure-lie": FAULTS["secure-lie"].rate} if lies else {}
+    if rates and groups > 1:
+        rates = {name: rate if name == fault else rate / 5 for name, rate in rates.items()}
+        rates["secure-vanish"] = VANISH_FROM_GROUPS
     return replace(
         shape,
         devices=devices,
@@ -286,7 +298,8 @@ def made_secure(shape: Shape, *, lies: bool = False) -> Shape:
         liars=liars,
         focus=focus,
         rates=rates,
-        storm_s=shape.storm_s * 3,
+        storm_s=shape.storm_s * (3 if groups == 1 else 2),
+        only_lie="canary" if groups > 1 and chance.unit("only canary") < 0.6 else "",
         real_crypto=chance.unit("real crypto") < REAL_CRYPTO,
         http=False,
     )
@@ -345,6 +358,10 @@ def _side_by_side(shape: Shape) -> Shape:
     )
 
 
+OF_GROUPS = ("secure-lie", "secure-lie", "forged-list", "crash", "device-crash", "lose-request")
+"""Faults on which schedules of groups focus."""
+VANISH_FROM_GROUPS = 0.03
+"""How often devices vanish there: a quarter of them in one exchange would cost all groups."""
 OF_DEVICES = (
     "device-slow",
     "device-cannot",

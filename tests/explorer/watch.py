@@ -164,7 +164,9 @@ class InvariantWatch:
         secure_checks.blamed(world.vectors, left_out, run, event)
         secure_checks.openable(world.dishonest, run, event)
         if event.kind == "Opened":
-            secure_checks.opened(world.vectors, self.durable, run)
+            secure_checks.opened(world.vectors, self.durable, run, event)
+        if event.kind == "Rostered":
+            secure_checks.grouped(self.durable, run)
 
     def _log(self, run: TrackedRun, event: EventRow) -> None:
         if self.world.trace is not None:

@@ -16,6 +16,7 @@ from cryptography.exceptions import InvalidTag
 from client_sdk.secagg import agreement, shares, statement
 from client_sdk.secagg.agreement import AgreementKey, KeyStream, derive
 from client_sdk.secagg.masks import Masker
+from tests.explorer.schedule import Schedule
 from tests.explorer.search import Product, play, play_many
 from tests.explorer.secure.account import in_dispute
 from tests.explorer.secure.quick_crypto import HashSigner, quick_crypto
@@ -25,6 +26,22 @@ from tests.faults.test_explorer import SEED, failures
 ROOT = Path(__file__).parents[2]
 REAL = 100
 """Schedules with real cryptography in each run of the tests."""
+
+
+@pytest.mark.parametrize("fault", ["secure-vanish", "secure-lie"])
+def test_groups_fall_and_their_rounds_are_committed(fault: str) -> None:
+    """In two of the first schedules; else nothing would be checked of groups that fall."""
+    fell, stood = 0, 0
+    for seed in (4, 8):
+        shape = replace(made_secure(Shape.of(seed), groups=3), focus=("", ""), storm_s=200.0, dead=0, leavers=0)
+        rates = {"secure-vanish": {"secure-vanish": 0.03}, "secure-lie": {"secure-lie": 0.5}}[fault]
+        schedule = Schedule(replace(shape, rates=rates, liars=1, only_lie="canary", replicas=1, lost_replicas=0))
+        schedule.play()
+        ended = [one for run in schedule.watch.runs.values() for one in run.ended.values() if one.committed]
+        groups = [group for one in ended if one.secure is not None for group in one.secure.groups]
+        fell, stood = fell + sum(one.fallen for one in groups), stood + sum(bool(one.sum) for one in groups)
+    assert fell
+    assert stood > 2 * fell
 
 
 class RealCryptography(Product):

@@ -28,7 +28,7 @@ class Mutant:
     """(fault, phase) on which schedules focus to show the bug, where few other schedules show it."""
     shape: dict[str, Any] = field(default_factory=dict)
     """Other fields of the shape that show it, such as more liars. ``plan`` has sections that replace the shape's;
-    ``secure``: the rounds are secure."""
+    ``secure``: the rounds are secure; ``groups``: of so many groups."""
 
     @contextmanager
     def on(self) -> Iterator[None]:
@@ -74,8 +74,9 @@ class BuggyProduct(Product):
             return shape  # these sections do not go together
         focus = mutant.focus or ("", "")
         more = dict(mutant.shape)
+        groups = more.pop("groups", 1)
         if more.pop("secure", False):
-            shape = made_secure(shape)
+            shape = made_secure(shape, groups=groups)
         plan = {**shape.plan, **more.pop("plan", {})}
         if plan.get("strategy") == KEEPS and plan.get("datacenter"):  # a datacenter has no half of it
             del plan["strategy"]

@@ -55,7 +55,10 @@ def _barred_drawn() -> Patches:
     return [(actions, "unspendable", let_in), (fleet, "unspendable", let_in)]
 
 
-@mutant("barred-for-one-round", "draw", "log", "one-end", focus=("secure-lie", "sharing"), proven_liar=True, **LYING)
+PROVEN: dict[str, Any] = {**LYING, "only_lie": "polynomial"}
+
+
+@mutant("barred-for-one-round", "draw", "log", "one-end", focus=("secure-lie", "sharing"), **PROVEN)
 def _barred_for_one_round() -> Patches:
     """A proven liar is let in again at the next round."""
 

@@ -1,5 +1,5 @@
-"""The explorer's own account of a secure round, from the log alone: who has done which exchange, who is awaited, and
-when an exchange ends. ``follow_secure`` adds the events to it.
+"""The explorer's own account of a secure round, from the log alone: who has done which exchange, in which group, who is
+awaited, and when an exchange ends. ``follow_secure`` adds the events to it.
 
 It is written from ``docs/rounds.md``, for complete graphs and for rings (*fast*), and does not import the engine.
 """
@@ -18,6 +18,46 @@ EXCHANGES = ("advertised", "shared", "masked", "signed", "revealed")
 SECURE_PHASES = ("sharing", "masking", "agreeing", "unmasking")
 
 
+@dataclass(slots=True, eq=False)
+class GroupAccount:
+    """One group of a roster, with threshold, list and sum of its own."""
+
+    order: list[str]
+    """Devices by place."""
+    threshold: int
+    """How many shares rebuild a secret."""
+    signers: int = 0
+    """How many must have signed the group's list before anything is revealed."""
+    fewest: int = 0
+    """The shortest list that a device signs."""
+    margin: int = 0
+    """How many more than must sign are on the list."""
+    ring: list[str] = field(default_factory=list)
+    """The devices around the ring, each of which has the ``neighbours`` nearest; empty in a complete graph."""
+    neighbours: int = 0
+    fallen: bool = False
+    """Whether the round goes on without it."""
+    sum: str = ""
+    """Digest of the opened sum's blob; empty until it is made."""
+    total: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
+    """The lanes of those on the list, added up by the explorer."""
+
+    def among(self, devices: Collection[str]) -> set[str]:
+        """Those of the devices that are in the group."""
+        return {device for device in self.order if device in devices}
+
+    def least(self, *, listed: bool = False) -> int:
+        """With how many devices the group can go on. ``listed``: to the list, with its margin."""
+        return max(self.threshold, self.fewest, self.signers + self.margin if listed else 0)
+
+    def holders(self, device: str) -> set[str]:
+        """Who has shares of the device: all of a complete graph, on a ring the neighbours."""
+        if not self.ring:
+            return set(self.order)
+        place, half = self.ring.index(device), self.neighbours // 2
+        return {self.ring[(place + step) % len(self.ring)] for step in range(-half, half + 1)} - {device}
+
+
 @dataclass(slots=True)
 class SecureAccount:
     """One attempt of a round. ``cohort``: the devices that were drawn."""
@@ -33,19 +73,8 @@ class SecureAccount:
     """When a replica last started and gave the exchange its time again."""
     roster: str = ""
     """Digest of the roster's blob; empty until it is made."""
-    threshold: int = 0
-    """How many shares rebuild a secret."""
-    signers: int = 0
-    """How many must have signed a survivor list before anything is revealed."""
-    fewest: int = 0
-    """The shortest survivor list that a device signs."""
-    order: list[str] = field(default_factory=list)
-    """Devices by place in the roster."""
-    margin: int = 0
-    """How many more than must sign are on a list."""
-    ring: list[str] = field(default_factory=list)
-    """The devices around the ring, each of which has the ``neighbours`` nearest; empty in a complete graph."""
-    neighbours: int = 0
+    groups: list[GroupAccount] = field(default_factory=list)
+    """Of the roster, by number."""
     advertised: dict[str, str] = field(default_factory=dict)
     """Device -> digest of its message of *advertise*."""
     shared: dict[str, str] = field(default_factory=dict)
@@ -65,11 +94,8 @@ class SecureAccount:
     settle_by: float = 0.0
     """Until when masking lasts at least, since somebody has to answer a complaint, or to mask after one."""
     opening: bool = False
-    sum: str = ""
-    """Digest of the opened sum's blob; empty until it is made."""
     weight: int = 0
-    total: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
-    """The survivors' lanes, added up by the explorer."""
+    """Of the sums that are opened."""
     withdrawn: set[str] = field(default_factory=set)
     excluded: set[str] = field(default_factory=set)
     claimed: set[str] = field(default_factory=set)
@@ -77,7 +103,7 @@ class SecureAccount:
     older: set[str] = field(default_factory=set)
     """Blobs of the round that the attempt under way does not name."""
     given_up: dict[str, str] = field(default_factory=dict)
-    """Masked vectors of attempts that were given up, by digest: their devices."""
+    """Masked vectors of attempts that were given up and of groups that fell, by digest: their devices."""
     came: Counter[str] = field(default_factory=Counter)
     """Bytes of the messages of each exchange of this attempt."""
 
@@ -88,7 +114,7 @@ class SecureAccount:
     @property
     def least(self) -> int:
         """The fewest devices of a roster."""
-        return max(quorum_of(self.plan), int(self.section["minimum_cohort"]))
+        return fewest_of(self.plan)
 
     @property
     def most(self) -> int:
@@ -96,27 +122,45 @@ class SecureAccount:
         return int(self.plan["cohort"]["goal"]) + int(self.section["reserve"])
 
     @property
-    def needed(self) -> int:
-        """How many must share, and mask."""
-        return max(quorum_of(self.plan), self.threshold, self.fewest)
+    def order(self) -> list[str]:
+        """The devices of the roster."""
+        return [device for group in self.groups for device in group.order]
+
+    @property
+    def standing(self) -> list[GroupAccount]:
+        """The groups with which the round goes on."""
+        return [group for group in self.groups if not group.fallen]
+
+    @property
+    def fewest_groups(self) -> int:
+        """More than half of them."""
+        return len(self.groups) // 2 + 1
+
+    def needed(self, *, listed: bool = False) -> int:
+        """How many must share, or mask (``listed``): a quorum, and what the fewest groups take."""
+        least = sorted(group.least(listed=listed) for group in self.groups)
+        return max(quorum_of(self.plan), sum(least[: self.fewest_groups]))
 
     def lacks(self, present: Collection[str], wanted: Collection[str]) -> set[str]:
         """Those of ``wanted`` whose secrets too few of those present hold, to rebuild them."""
         there = set(present)
-        return {device for device in wanted if len(self._holders(device) & there) < self.threshold}
+        return {
+            device
+            for group in self.standing
+            for device in group.among(wanted)
+            if sum((one, device) not in self.unanswered for one in group.holders(device) & there) < group.threshold
+        }
 
-    def _holders(self, device: str) -> set[str]:
-        beside = self._beside(device) if self.ring else set(self.order)
-        return {holder for holder in beside if (holder, device) not in self.unanswered}
+    def complete(self, present: Collection[str], *, listed: bool = False) -> list[GroupAccount]:
+        """The groups that can go on with these."""
+        lacking = self.lacks(present, self.shared)
+        able = [group for group in self.standing if len(group.among(present)) >= group.least(listed=listed)]
+        return [group for group in able if lacking.isdisjoint(group.order)]
 
-    def enough(self, present: Collection[str]) -> bool:
-        """Whether the attempt can go on with these."""
-        return len(present) >= self.needed and not self.lacks(present, self.shared)
-
-    def _beside(self, device: str) -> set[str]:
-        """The neighbours of this device on the ring, which hold its shares."""
-        place, half = self.ring.index(device), self.neighbours // 2
-        return {self.ring[(place + step) % len(self.ring)] for step in range(-half, half + 1)} - {device}
+    def enough(self, groups: Collection[GroupAccount], present: Collection[str]) -> bool:
+        """Whether the round can go on with these groups alone: they are most of all, and have a quorum."""
+        have = sum(len(group.among(present)) for group in groups)
+        return len(groups) >= self.fewest_groups and have >= quorum_of(self.plan)
 
     def here(self, devices: Collection[str]) -> set[str]:
         """Those of the devices that have neither withdrawn nor been left out."""
@@ -142,7 +186,7 @@ class SecureAccount:
         """Every blob of the round, of this attempt and of those before."""
         messages: list[Mapping[str, str]] = [getattr(self, name) for name in EXCHANGES]
         found = {digest for one in (*messages, self.complained) for digest in one.values()}
-        return {*found, self.roster, self.sum, *self.older} - {""}
+        return {*found, self.roster, *self.older, *(group.sum for group in self.groups)} - {""}
 
     def renewed(self) -> SecureAccount:
         """The next attempt of the round, without those that failed in this one."""
@@ -170,8 +214,14 @@ def quorum_of(plan: dict[str, Any]) -> int:
     return max(1, -int(-(float(cohort["quorum"]) * int(cohort["goal"]) - 1e-9) // 1))
 
 
+def fewest_of(plan: dict[str, Any]) -> int:
+    """With how many devices a secure round begins: a quorum, and the smallest cohort in each group."""
+    section = plan["secure"]
+    return max(quorum_of(plan), int(section["minimum_cohort"]) * int(section.get("groups", 1)))
+
+
 class Numbers(NamedTuple):
-    """What a roster's size gives."""
+    """What a group's size gives."""
 
     neighbours: int
     """0 in a complete graph."""

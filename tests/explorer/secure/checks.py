@@ -2,7 +2,7 @@
 
 ``hidden`` and ``hidden_rows`` are invariant 6: no blob, event, snapshot, refusal, row of the audit and line of the
 coordinator's log holds a vector without its masks, or a secret of a device, of a device that vanished neither.
-``round_ended``: what was committed is the sum of the survivors, to the last bit.
+``round_ended``: what was committed is the sum of the survivors of the groups that have not fallen, to the last bit.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from numpy.typing import NDArray
 
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import packed_bytes, unpack
+from client_sdk.secagg.roster import Roster
 from coordinator.store.port import EventRow
 from tests.explorer import invariants
 from tests.explorer.durable import Durable
 from tests.explorer.faults import Broken
 from tests.explorer.follow import TrackedRun
-from tests.explorer.marks import Lanes, marks_in, moved
+from tests.explorer.marks import Lanes, marks_in, moved, of_columns
 from tests.explorer.round_ending import RoundEnding
 from tests.explorer.secure.account import EXCHANGES, SecureAccount
-from tests.explorer.secure.vectors import Vectors, codec_of, lane_bits_of, levels_of
+from tests.explorer.secure.vectors import Vectors, codec_of, divided, lane_bits_of, levels_of
 
 SIGNATURE_BYTES = 64
 DIGEST_BYTES = 32
@@ -72,9 +73,10 @@ def hidden_rows(vectors: Vectors, durable: Durable, run: str, round: int, audite
 
 def _silent(vectors: Vectors, texts: Iterable[str]) -> None:
     """No text holds a secret, in hexadecimal or as Python shows bytes."""
+    spelled = vectors.spelled
     for text in texts:
-        for secret, whose in vectors.secret.items():
-            if secret.hex() in text or repr(secret)[2:-1] in text:
+        for whose, (digits, shown) in zip(vectors.secret.values(), spelled, strict=True):
+            if digits in text or shown in text:
                 raise Broken("unmasked", f"a text of the coordinator holds {whose}: {text[:200]}")
 
 
@@ -94,14 +96,27 @@ def openable(liars: Iterable[str], run: TrackedRun, event: EventRow) -> None:
     body: dict[str, Any] = event.body
     if event.kind != "OpeningFailed" or body["lost"]:
         return
-    account = run.ended[body["round"]].secure
-    if account is not None and not set(account.order) & set(liars):
-        what = f"the sum of round {body['round']} of {run.run} was not opened, and no device of its roster lies"
+    number = body["round"]
+    account = run.ended[number].secure if number in run.ended else run.secure
+    if account is not None and not set(account.groups[body.get("group", 0)].order) & set(liars):
+        what = f"a sum of round {number} of {run.run} was not opened, and no device of its group lies"
         raise Broken("liveness", f"{what}: {body['reason']}")
 
 
+def grouped(durable: Durable, run: TrackedRun) -> None:
+    """The roster is divided as the nonces of its devices give it."""
+    account = run.secure
+    if account is None or len(account.groups) < 2:
+        return
+    wanted = divided(Roster.parse(invariants.read(durable, account.roster)), len(account.groups))
+    found = [group.order for group in account.groups]
+    if found != wanted:
+        raise Broken("groups", f"round {run.round} of {run.run} has the groups {found}; the nonces give {wanted}")
+
+
 def _committed(durable: Durable, run: TrackedRun, ending: RoundEnding) -> None:
-    """The committed model is the parent and the mean of the survivors' vectors, each once."""
+    """The committed model is the parent and what the plan's rule makes of the survivors' vectors, each once: their
+    mean, or one of the means of groups."""
     parent = durable.store.checkpoint(run.run, ending.version - 1)
     if parent is None:
         raise Broken("line", f"version {ending.version} of {run.run} has no parent")
@@ -115,33 +130,39 @@ def _committed(durable: Durable, run: TrackedRun, ending: RoundEnding) -> None:
     account = ending.secure
     if account is None:
         raise Broken("named", f"round {ending.round} of {run.run} was committed without an attempt")
-    header = AttemptHeader.parse(bytes.fromhex(account.header))
-    mean = mean_of(account.total, header, len(account.masked), len(model))
-    wanted = moved(model, mean, run.plan["aggregation"], run.moments)
+    header, rule = AttemptHeader.parse(bytes.fromhex(account.header)), run.plan["aggregation"]
+    sums = [(group.total, len(group.among(account.masked))) for group in account.standing]
+    if rule["rule"] == "mean":
+        sums = [(np.sum([total for total, _ in sums], axis=0, dtype=np.uint64), sum(count for _, count in sums))]
+    means = [mean_of(total, header, count, len(model)) for total, count in sums]
+    mean = means[0] if rule["rule"] == "mean" else of_columns(means, rule)
+    wanted = moved(model, mean, rule, run.moments)
     if found.tobytes() != wanted.tobytes():
         wrong = [int(lane) for lane in np.flatnonzero(found != wanted)][:6]
         shown = ", ".join(f"lane {lane}: {found[lane]:.9g}, not {wanted[lane]:.9g}" for lane in wrong)
         raise Broken("same-bits", f"round {ending.round} of {run.run} does not give its checkpoint again: {shown}")
 
 
-def opened(vectors: Vectors, durable: Durable, run: TrackedRun) -> None:
-    """The sum was opened: it is that of the lanes of the survivors, each counted once, and of enough of them."""
-    account = run.secure
-    if account is None or not account.sum or len(account.total):
+def opened(vectors: Vectors, durable: Durable, run: TrackedRun, event: EventRow) -> None:
+    """The sum of a group was opened: it is that of the lanes of the survivors, each counted once, and of enough of
+    them."""
+    account, body = run.secure, dict[str, Any](event.body)
+    if account is None:
         return
-    survivors = sorted(account.masked)
+    group = account.groups[body.get("group", 0)]
+    survivors = sorted(group.among(account.masked))
     if len(survivors) < account.section["minimum_cohort"]:
         raise Broken("unmasked", f"the sum of {survivors} alone was opened in round {run.round} of {run.run}")
     packed = [invariants.read(durable, account.masked[device])[:-SIGNATURE_BYTES] for device in survivors]
-    account.total = vectors.sum_of(packed)
-    header, n = AttemptHeader.parse(bytes.fromhex(account.header)), len(account.order)
-    bits = lane_bits_of(n, header.q)
-    stored = invariants.read(durable, account.sum)
+    group.total = vectors.sum_of(packed)
+    header = AttemptHeader.parse(bytes.fromhex(account.header))
+    bits = lane_bits_of(len(group.order), header.q)
+    stored = invariants.read(durable, group.sum)
     lanes = unpack(stored[: packed_bytes(header.lanes, bits)], header.lanes, bits)
-    if lanes.astype(np.uint64).tolist() != account.total.tolist() or len(stored) != len(packed[0]) + DIGEST_BYTES:
+    if lanes.astype(np.uint64).tolist() != group.total.tolist() or len(stored) != len(packed[0]) + DIGEST_BYTES:
         raise Broken("same-bits", f"the sum of round {run.round} of {run.run} is not that of {survivors}")
-    if account.weight != weight_of(account.total, header):
-        raise Broken("same-bits", f"the weight of round {run.round} of {run.run} is {account.weight}")
+    if body["weight"] != weight_of(group.total, header):
+        raise Broken("same-bits", f"the weight of {survivors} in round {run.round} of {run.run} is {body['weight']}")
 
 
 def weight_of(total: NDArray[np.uint64], header: AttemptHeader) -> int:
@@ -175,10 +196,17 @@ def deleted(durable: Durable, run: TrackedRun, ended: int) -> None:
 
 
 def round_ended(durable: Durable, run: TrackedRun, ending: RoundEnding) -> None:
-    """Checks what a round shows when it has ended, and what it has committed."""
+    """Checks what a round shows when it has ended, and what it has committed; and that what was acknowledged in vain
+    has its refusal."""
     row = durable.store.round(run.run, ending.round)
     if row is not None:
         _shown(run, ending, row.body)
+    if ending.secure is not None:
+        found = durable.store.refusals(run.run, ending.round)
+        refused = {item.digest: item.device for item in found if item.kind == "abandoned"}
+        untold = sorted(set(ending.secure.given_up.items()) - refused.items())
+        if untold:
+            raise Broken("named", f"round {ending.round} of {run.run} has given up {untold}, and refused none of it")
     if ending.committed:
         _committed(durable, run, ending)
 
@@ -204,8 +232,12 @@ def _shown(run: TrackedRun, ending: RoundEnding, body: dict[str, Any]) -> None:
     came, mine = [one["came"] for one in secure["exchanges"]], _counts(account)
     if came != mine[: len(came)] or any(mine[len(came) :]):
         raise Broken("public", f"round {ending.round} of {run.run} shows {came} messages, the log has {mine}")
-    numbers = (account.attempt + 1, len(account.order), account.threshold, bool(account.sum), len(account.excluded))
-    shown = tuple(secure[name] for name in ("attempts", "roster", "threshold", "opened", "excluded"))
+    threshold = max((group.threshold for group in account.groups), default=0)
+    sums, fallen = any(group.sum for group in account.groups), len(account.groups) - len(account.standing)
+    numbers = [account.attempt + 1, len(account.order), threshold, sums, len(account.excluded)]
+    numbers += [len(account.groups), fallen] if len(account.groups) > 1 else []
+    names = ("attempts", "roster", "threshold", "opened", "excluded", "groups", "fallen")
+    shown = [secure[name] for name in names if name in secure]
     if shown != numbers:
         raise Broken("public", f"round {ending.round} of {run.run} shows {shown}, the log has {numbers}")
     if [bool(earlier["reason"]) for earlier in secure["earlier"]] != [True] * account.attempt:

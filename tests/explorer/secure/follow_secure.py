@@ -12,7 +12,7 @@ from coordinator.store.port import EventRow
 from tests.explorer.faults import Broken
 from tests.explorer.followed_run import Following
 from tests.explorer.round_ending import RoundEnding
-from tests.explorer.secure.account import Numbers, SecureAccount, in_dispute, numbers_of
+from tests.explorer.secure.account import EXCHANGES, GroupAccount, Numbers, SecureAccount, in_dispute, numbers_of
 
 OF_ATTEMPT = (
     "Announced", "Advertised", "Rostered", "Shared", "Masked", "Complained", "PairsOpened", "Faulted", "Signed",
@@ -115,34 +115,66 @@ class SecureFollowing(Following):
             self.set_deadline(min(self.deadline, account.expires_at))
 
     def _rostered(self, event: EventRow, body: dict[str, Any], account: SecureAccount) -> None:
-        (group,) = body["groups"]  # no shape has several
-        order, n = list(group["order"]), len(group["order"])
-        if self.phase != "sharing" or account.roster or order != sorted(account.advertised):
+        groups = [self._group(event, group, account) for group in body["groups"]]
+        devices, n = sorted(device for group in groups for device in group.order), len(account.advertised)
+        if self.phase != "sharing" or account.roster or devices != sorted(account.advertised):
             raise self._odd(event, f"the run is {self.phase}, {sorted(account.advertised)} have advertised")
+        count = account.section.get("groups", 1)
+        if [len(group.order) for group in groups] != [len(range(number, n, count)) for number in range(count)]:
+            raise self._odd(event, f"{n} devices are not divided into {count} groups as evenly as can be")
+        account.roster, account.groups = body["digest"], groups
+        self._enter("sharing", event.at)
+
+    def _group(self, event: EventRow, group: dict[str, Any], account: SecureAccount) -> GroupAccount:
+        order, n = list(group["order"]), len(group["order"])
         wanted, places = numbers_of(account.section, n), list(group.get("ring", ()))
+        if order != sorted(order):
+            raise self._odd(event, "the devices of a group do not stand in order")
         if Numbers(group.get("neighbours", 0), group["threshold"], group["signers"]) != wanted:
-            raise self._odd(event, f"a roster of {n} devices has {wanted}")
+            raise self._odd(event, f"a group of {n} devices has {wanted}")
         if sorted(places) != (list(range(n)) if wanted.neighbours else []):
             raise self._odd(event, f"the {n} devices do not stand around a ring of {len(places)} places")
         if group["fewest"] < account.section["minimum_cohort"]:
             raise self._odd(event, "a list may be shorter than the plan's smallest cohort")
-        account.roster, account.order, account.neighbours = body["digest"], order, wanted.neighbours
-        account.ring = [order[place] for place in places]
-        account.threshold, account.signers, account.fewest = group["threshold"], group["signers"], group["fewest"]
-        account.margin = self._margin(account) // 2**self.short
-        self._enter("sharing", event.at)
+        found = GroupAccount(order, wanted.threshold, wanted.signers, group["fewest"])
+        found.ring, found.neighbours = [order[place] for place in places], wanted.neighbours
+        found.margin = self._margin(found) // 2**self.short
+        return found
 
-    def _margin(self, account: SecureAccount) -> int:
-        """What a list of the roster has above its signatures, where none was short of it."""
-        n, named = len(account.order), account.section.get("margin")
+    def _margin(self, group: GroupAccount) -> int:
+        """What the list of a group has above its signatures, where none was short of it."""
+        n, named = len(group.order), self.plan["secure"].get("margin")
         share = max([50, *self.lists_lost[-5:]])
-        return min(max(1, -(-n * share // 1000)) if named is None else int(named), (n - account.signers) // 2)
+        return min(max(1, -(-n * share // 1000)) if named is None else int(named), (n - group.signers) // 2)
 
-    def _listed(self, account: SecureAccount, came: dict[str, str], gone: set[str] | None = None) -> None:
-        """A list is over: those that have not come have vanished; ``gone``: of a sum that was opened, these alone."""
-        lost = account.masked.keys() - came.keys()
-        lost &= lost if gone is None else gone
+    def _listed(self, account: SecureAccount, lost: set[str]) -> None:
+        """The lists are over; these have vanished from them."""
         self.lists_lost.append(-(-1000 * len(lost) // len(account.masked)))
+
+    def _go_on_with(
+        self, account: SecureAccount, groups: list[GroupAccount], lost: set[str]
+    ) -> list[RoundEnding] | None:
+        """The lists are shown, and these groups can go on: the others fall, and None is returned; or the round is
+        abandoned, where they are too few. ``lost``: who has vanished from all lists."""
+        if account.enough(groups, account.masked):
+            self._only(account, groups)
+            return None
+        if lost:
+            self._listed(account, lost)
+        return self._abandon()
+
+    def _only(self, account: SecureAccount, groups: list[GroupAccount]) -> None:
+        """The other groups fall: their devices are out, and nothing that they have sent counts."""
+        for group in [one for one in account.standing if one not in groups]:
+            group.fallen, gone = True, account.here(group.order)
+            account.excluded |= gone
+            account.claimed -= gone
+            for device in group.order:
+                self.reported.pop(device, None)
+                if device in account.masked:
+                    account.given_up[account.masked[device]] = device
+                for exchange in EXCHANGES[1:]:
+                    account.drop(exchange, device)
 
     # ------------------------------------------------------------ the messages of devices
 
@@ -279,11 +311,13 @@ class SecureFollowing(Following):
                 return self._agree(event, account, time_is_up)
             case "unmasking" if not account.opening:
                 waited_for = account.here(account.masked) - account.revealed.keys()
-                if not account.lacks(account.revealed, account.shared):
-                    account.opening = True
-                elif time_is_up or not waited_for:
-                    self._listed(account, account.revealed)
-                    return self._abandon()
+                lacking = account.lacks(account.revealed, account.shared)
+                if lacking and waited_for and not time_is_up:
+                    return []
+                able = [group for group in account.standing if lacking.isdisjoint(group.order)]
+                over = self._go_on_with(account, able, account.masked.keys() - account.revealed.keys())
+                account.opening = over is None
+                return over or []
             case "unmasking" if time_is_up:
                 self.set_deadline(None)
             case _:
@@ -301,36 +335,44 @@ class SecureFollowing(Following):
     ) -> list[RoundEnding]:
         if event.at >= account.expires_at:
             return self._anew(event, account)
-        least = account.signers + account.margin if following == "agreeing" else 0
-        if waited_for and not time_is_up and len(have) + len(waited_for) >= max(least, account.needed):
-            if account.enough(have) and len(have) >= least:
+        listed = following == "agreeing"
+        needed = account.needed(listed=listed)
+        able = account.complete(have, listed=listed) if len(have) >= needed else []
+        suffices = account.enough(able, have)
+        if waited_for and not time_is_up and len(have) + len(waited_for) >= needed:
+            if suffices:
                 exchange_s = account.section["exchange_s"]
                 quiet_s = account.section.get("quiet_s") or exchange_s / 4
                 since = max(account.began, account.recovered_at)
                 self.set_deadline(min(event.at + quiet_s, since + exchange_s, account.expires_at))
             return []
-        if account.roster and account.enough(have) and len(have) >= least:
+        if suffices:
+            self._only(account, able)
             self._enter(following, event.at)
-            if following == "agreeing":
+            if listed:
                 account.claimed &= set(have)
-                self.short = 0 if len(have) >= account.signers + self._margin(account) else self.short
+                whole = [len(one.among(have)) >= one.signers + self._margin(one) for one in account.standing]
+                self.short = 0 if all(whole) else self.short
             return []
-        self.short += account.roster != "" and account.enough(have)
+        self.short += listed and account.enough(account.complete(have), have)
         return self._anew(event, account, waited_for if time_is_up and account.roster else set())
 
     def _agree(self, event: EventRow, account: SecureAccount, time_is_up: bool) -> list[RoundEnding]:
-        waited_for = account.here(account.masked) - account.signed.keys()
-        enough = len(account.signed) >= account.signers
-        if (enough and not account.lacks(account.signed, account.shared)) or time_is_up or not waited_for:
-            told = account.signed.keys() - account.lacks(account.signed, account.signed)  # who sees enough signatures
-            if not enough or account.lacks(told, account.shared):
-                self._listed(account, account.signed)
-                return self._abandon()
+        lacking, waited_for = account.lacks(account.signed, account.shared), account.here(account.masked)
+        for group in account.standing:
+            have = group.among(account.signed)
+            left = group.among(waited_for) - have
+            is_done = len(have) >= group.signers and lacking.isdisjoint(group.order)
+            if not is_done and left and not time_is_up and len(have) + len(left) >= group.signers:
+                return []
+        told = account.signed.keys() - account.lacks(account.signed, account.signed)  # who sees enough signatures
+        unheld = account.lacks(told, account.shared)
+        able = [group for group in account.standing if unheld.isdisjoint(group.order)]
+        able = [group for group in able if len(group.among(account.signed)) >= group.signers]
+        ended = self._go_on_with(account, able, account.masked.keys() - account.signed.keys())
+        if ended is None:
             self._enter("unmasking", event.at)
-        elif len(account.signed) + len(waited_for) < account.signers:
-            self._listed(account, account.signed)
-            return self._abandon()
-        return []
+        return ended or []
 
     def _anew(self, event: EventRow, account: SecureAccount, silent: set[str] = frozenset()) -> list[RoundEnding]:  # type: ignore[assignment]
         """Another attempt, without those that failed; or none, where they are too few or the plan allows no more."""
@@ -350,21 +392,30 @@ class SecureFollowing(Following):
             self.phase, account.began = phase, at
             self.set_deadline(min(at + account.section["exchange_s"], account.expires_at))
 
-    # ------------------------------------------------------------ the sum
+    # ------------------------------------------------------------ the sums
 
     def _opening_ended(self, event: EventRow, body: dict[str, Any], account: SecureAccount) -> list[RoundEnding]:
-        if self.phase != "unmasking" or not account.opening:
-            raise self._odd(event, "no opening is under way")
+        group = account.groups[body.get("group", 0)]
+        if self.phase != "unmasking" or not account.opening or group.fallen or group.sum:
+            raise self._odd(event, "no opening of this group is under way")
         if not body.get("lost"):
-            now = {device: self.suspicion.get(device, 0) for device in account.masked}
+            now = {device: self.suspicion.get(device, 0) for device in group.among(account.masked)}
             good = event.kind == "Opened"
             self.suspicion |= {device: held // 2 if good else min(48, held + 8) for device, held in now.items()}
         if event.kind == "OpeningFailed":
             for device in body["lost"]:
                 self.barred[device] = self.round + account.section.get("barred_rounds", BARRED_ROUNDS) + 1
-            return self._abandon()
-        self._listed(account, account.revealed, account.withdrawn | account.excluded)
-        account.opening, account.sum, account.weight = False, body["digest"], body["weight"]
+            ended = self._go_on_with(account, [one for one in account.standing if one is not group], set())
+            if ended is not None:
+                return ended
+        else:
+            group.sum, account.weight = body["digest"], account.weight + body["weight"]
+        if not all(one.sum for one in account.standing):
+            return []
+        self._listed(
+            account, (account.masked.keys() - account.revealed.keys()) & (account.withdrawn | account.excluded)
+        )
+        account.opening = False
         account.claimed = set()
         self.phase = "committing"
         self.set_deadline(None)

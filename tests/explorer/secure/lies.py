@@ -6,6 +6,7 @@
     sealed         what it sealed does not open: a holder complains, and it opens the right pair, another one or none
     polynomial     its shares and digests fit together, and are of another secret: it is proven at fault, and barred
     vector         it sends two masked vectors: the first one counts
+    canary         of several groups: it sends a vector with which no sum is possible, and its group falls
     accusation     it complains of an honest dealer, which opens that pair
     list           it signs another list of survivors than that of the round
     shares         it reveals bytes that are no shares
@@ -68,7 +69,7 @@ class DishonestPart:
         self, secret: bytes, holders: Sequence[int], threshold: int, entropy: Callable[[int], bytes]
     ) -> list[bytes]:
         """In place of ``shamir.split``: shares of another secret, where the device lies."""
-        if self._world.strikes(LIE, f"{self._device} polynomial"):
+        if self._tells("polynomial") and self._world.strikes(LIE, f"{self._device} polynomial"):
             self._world.log(f"{self._device} lies: polynomial")
             self._world.vectors.liars.add(self._device)
             secret = hashlib.sha256(secret).digest()
@@ -97,11 +98,15 @@ class DishonestPart:
             raise BadShare("it has no answer")
         return pair if answer == "right" else SharePair(pair.mask_key, pair.self_mask)
 
+    def _tells(self, lie: str) -> bool:
+        """Whether the device tells this lie in the schedule."""
+        return self._world.shape.only_lie in ("", lie)
+
     def _lies_once(self, lied: dict[bytes, int], h: bytes, peer: int, lie: str) -> bool:
         """Whether it lies about this peer: about one of an attempt at most, and the same after a restart."""
         if h not in lied and (lie, h, peer) not in self._spared:
             self._spared.add((lie, h, peer))
-            if not self._world.shape.proven_liar and self._world.strikes(LIE, f"{self._device} {lie}"):
+            if self._tells(lie) and self._world.strikes(LIE, f"{self._device} {lie}"):
                 self._world.log(f"{self._device} lies: {lie}")
                 lied[h] = peer
         return lied.get(h) == peer
@@ -112,18 +117,23 @@ class DishonestPart:
         if stage == "open" and self._answers.get(cohort.h) == "wrong" and isinstance(send.message, SecureSigned):
             said = (send.octets or b"") + bytes.fromhex(send.message.signature)
             world.vectors.wrong_pairs.add(hashlib.sha256(said).hexdigest())
-        if stage not in LIES or world.shape.proven_liar or not world.strikes(LIE, f"{self._device} {stage}"):
+        more = ("canary",) if stage == "mask" and cohort.header.groups > 1 else ()
+        lies = [lie for lie in (*LIES.get(stage, ()), *more) if self._tells(lie)]
+        if not lies or not world.strikes(LIE, f"{self._device} {stage}"):
             return send
-        lie, place = world.chance.pick(f"lie {stage}", LIES[stage]), cohort.place_of(self._device)
+        lie, place = world.chance.pick(f"lie {stage}", lies), cohort.place_of(self._device)
         world.log(f"{self._device} lies: {lie}")
         octets = send.octets or b""
         match lie:
             case "digests":
                 return self._signed(send, cohort, stage, _spoiled(Bundle.parse(octets, cohort.n)).encoded)
-            case "vector":
-                other = self._other_vector(octets, cohort)
+            case "vector" | "canary":
+                other = self._other_vector(octets, cohort, 0 if lie == "vector" else -1)
                 described = MaskedInput.of(place, cohort.header.lanes, cohort.roster.lane_bits, other)
-                self._also(self._signed(send, cohort, stage, described.encoded, other), other)
+                message = self._signed(send, cohort, stage, described.encoded, other)
+                if lie == "canary":
+                    return message
+                self._also(message, other)
             case "list":
                 return self._signed(send, cohort, stage, another_list(octets, cohort.n, place))
             case _:
@@ -146,16 +156,16 @@ class DishonestPart:
             octets=body if octets is None else octets,
         )
 
-    def _other_vector(self, vector: bytes, cohort: MaskingCohort) -> bytes:
-        """The vector with one more in its first lane, which the sum then has."""
+    def _other_vector(self, vector: bytes, cohort: MaskingCohort, lane: int) -> bytes:
+        """The vector with one more in this lane, which the sum then has. The last one counts devices."""
         lanes, bits = cohort.header.lanes, cohort.roster.lane_bits
         found = unpack(vector, lanes, bits)
-        found[0] = (int(found[0]) + 1) % (1 << bits)
+        found[lane] = (int(found[lane]) + 1) % (1 << bits)
         other = pack(found.astype(lane_dtype(bits)), bits)
         known = self._world.vectors.masked.get(hashlib.sha256(vector).digest())
         if known is not None:
             more = known[1].copy()
-            more[0] += np.uint64(1)
+            more[lane] += np.uint64(1)
             self._world.vectors.masked[hashlib.sha256(other).digest()] = (self._device, more)
         return other
 

@@ -20,7 +20,7 @@ from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.masks import Masker
 from client_sdk.secagg.memory import Live, Memory
 from client_sdk.secagg.parameters import SMALLEST
-from client_sdk.secagg.roster import MaskingCohort, Roster, rejoin
+from client_sdk.secagg.roster import MaskingCohort
 from client_sdk.secagg.survivors import RevealedShares, Survivors
 from client_sdk.tensors import canonical_digest
 from tests.client_sdk.bounds import any_work
@@ -109,8 +109,7 @@ class SecurePart:
         stage, live = str(send.path.get("stage", "")), self._live(send, memory)
         if live is None or stage == "advertise" or (self.is_honest and stage in ("share", "mask")):
             return send
-        header = AttemptHeader.parse(live.header)
-        cohort = rejoin(header, Roster.parse(live.roster))
+        cohort = self._world.vectors.group_of(self._id, live)
         if self.is_honest:
             self._signs(send, stage, cohort, live.survivors, self._world.vectors.models[self._tensors_of(live, memory)])
             return send
@@ -151,6 +150,8 @@ class SecurePart:
             if len(mine.lists) > 1:
                 raise Broken("spent", f"{self._id} signs a second list on one checkpoint, in {send.path}")
             return
+        if cohort.h + survivors not in mine.lists:
+            raise Broken("spent", f"{self._id} reveals shares for a list that it has not signed, in {send.path}")
         shown = RevealedShares.parse(octets, Survivors.parse(survivors, cohort.n), cohort.n)
         for dealer, kind, _ in shown.shares:
             if mine.kinds.setdefault((cohort.h, dealer), kind) != kind:

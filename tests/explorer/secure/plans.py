@@ -7,6 +7,12 @@ from typing import Any
 from client_sdk.secagg.parameters import SMALLEST
 from tests.explorer.chance import Chance
 
+GROUPS = (2, 3, 3, 3, 4)
+"""Into so many groups a roster is divided, where it is: with three, or four, one of them may fall."""
+GROUPS_RULES = ("mean", "mean", "median", "trimmed-mean")
+"""What is done with the sums of groups."""
+QUORUMS_OF_GROUPS = (0.4, 0.5, 0.6, 0.8)
+"""The last one is more than two of three groups have."""
 LARGEST = 14
 """Devices of a secure schedule: an attempt costs the square of their number."""
 SMALLEST_FLEET = 4
@@ -21,12 +27,15 @@ EXCHANGE_S = 24.0
 """The longest an exchange lasts: devices advertise again after ten seconds at the soonest."""
 
 
-def secured(chance: Chance, plan: dict[str, Any], devices: int, *, fast: bool = False) -> dict[str, Any]:
-    """The plan with secure rounds for a fleet of so many devices. ``fast``: at least ``SMALLEST_RING``."""
-    floor = SMALLEST_RING if fast else SMALLEST
+def secured(
+    chance: Chance, plan: dict[str, Any], devices: int, *, fast: bool = False, groups: int = 1
+) -> dict[str, Any]:
+    """The plan with secure rounds for a fleet of so many devices, at least ``SMALLEST`` for each of the ``groups``.
+    ``fast``: at least ``SMALLEST_RING``."""
+    floor = SMALLEST_RING if fast else SMALLEST * groups
     most = max(floor, round(devices * chance.between("roster", 0.55, 1.0)))
     goal = max(floor, most - chance.below("reserve", 3))
-    smallest = SMALLEST + chance.below("smallest cohort", min(3, goal - SMALLEST + 1))
+    smallest = SMALLEST + chance.below("smallest cohort", min(3, goal // groups - SMALLEST + 1))
     codec, q = "float32@1", chance.pick("q", (8, 16, 16))
     if chance.unit("linear") < LINEAR:
         codec = chance.pick("linear codec", LINEAR_CODECS)
@@ -36,6 +45,7 @@ def secured(chance: Chance, plan: dict[str, Any], devices: int, *, fast: bool = 
     old, cap = plan["aggregation"], chance.pick("secure cap", (3, 50))
     collect_s, exchange_s = chance.pick("secure collect_s", (30.0, 45.0)), chance.pick("exchange_s", (14.0, EXCHANGE_S))
     margin = chance.pick("margin", (None, None, None, 0, 2))
+    finish = {**plan["finish"], "source": "evaluator"} if plan["finish"].get("metric") else plan["finish"]
     select = min(devices, most + chance.below("secure spare", 2))
     return {
         **{section: fields for section, fields in plan.items() if section != "strategy"},
@@ -44,20 +54,19 @@ def secured(chance: Chance, plan: dict[str, Any], devices: int, *, fast: bool = 
             **plan["cohort"],
             "select": select,
             "goal": goal,
-            "quorum": chance.pick("secure quorum", (0.4, 0.5, 0.7, 1.0)),
-            "pool": select + (plan["cohort"]["choose"] == "by_examples"),
+            "quorum": chance.pick("secure quorum", (0.4, 0.5, 0.7, 1.0) if groups == 1 else QUORUMS_OF_GROUPS),
+            "pool": select + (plan["cohort"]["choose"] == "by_examples" or chance.below("pool of groups", groups)),
             "choose": "by_examples" if plan["cohort"]["choose"] == "by_examples" else "uniform",
             "collect_s": collect_s,
         },
         "aggregation": {
             **old,
-            "rule": "mean",
-            "rule_parameters": {},
+            **(_rule_of_groups(chance, old["weighting"]) if groups > 1 else {"rule": "mean", "rule_parameters": {}}),
             "weight_cap": cap,
             "partial": "refuse",
             "clip_norm": None,
         },
-        "finish": {**plan["finish"], "source": "evaluator"} if plan["finish"].get("metric") else plan["finish"],
+        "finish": {**finish, "rounds": 6} if groups > 1 else finish,
         "retention": {"rounds": 0},
         "secure": {
             **profile,
@@ -65,6 +74,7 @@ def secured(chance: Chance, plan: dict[str, Any], devices: int, *, fast: bool = 
             "max_norm": 4.0 if q == 2 else chance.pick("max_norm", (0.5, 4.0)),  # two bits drown a smaller update
             "max_abs": chance.pick("max_abs", (0.5, 1.0)),
             "minimum_cohort": smallest,
+            **({"groups": groups} if groups > 1 else {}),
             "reserve": most - goal,
             **({} if margin is None else {"margin": margin}),
             "exchange_s": exchange_s,
@@ -74,3 +84,10 @@ def secured(chance: Chance, plan: dict[str, Any], devices: int, *, fast: bool = 
             "quiet_s": chance.pick("quiet_s", (exchange_s, exchange_s, None)),
         },
     }
+
+
+def _rule_of_groups(chance: Chance, weighting: str) -> dict[str, Any]:
+    """What a plan does with the sums of its groups. Rules that look at their means take no weights."""
+    rule = chance.pick("rule of groups", GROUPS_RULES)
+    trims = {"fraction": chance.pick("trimmed of groups", (0.2, 0.4))} if rule == "trimmed-mean" else {}
+    return {"rule": rule, "rule_parameters": trims, "weighting": weighting if rule == "mean" else "equal"}

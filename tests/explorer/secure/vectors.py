@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,16 +18,20 @@ from numpy.typing import NDArray
 from client_sdk import codecs
 from client_sdk.codecs import LinearCodec
 from client_sdk.device.contribution import ClearContribution
+from client_sdk.secagg.agreement import KeyStream
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import pack
 from client_sdk.secagg.memory import Live, Step
 from client_sdk.secagg.quantize import rounding_key
-from client_sdk.secagg.roster import Roster
+from client_sdk.secagg.roster import MaskingCohort, Roster, rejoin_all
+from client_sdk.secagg.statement import DOMAIN
 from client_sdk.tensors import Float32
 from tests.explorer.faults import Broken
 from tests.explorer.marks import marks_in
 
 Lanes = NDArray[np.uint64]
+_WORDS = 128
+"""Of a stream, drawn at once: far more than the largest roster of a schedule takes."""
 WHOLE_BYTES = 16
 """Fewer bytes than this may be in a blob by chance, and are not looked for."""
 
@@ -62,6 +67,7 @@ class Vectors:
         """SHA-256 of a packed masked vector -> the device, and the lanes under the masks."""
         self.secret: dict[bytes, str] = {}
         """What must be stored nowhere -> whose it is."""
+        self._spelled: list[tuple[str, str]] = []
         self.liars: set[str] = set()
         """Devices that have dealt shares of another secret: nobody else is barred."""
         self.accusers: set[str] = set()
@@ -76,6 +82,15 @@ class Vectors:
         """Digests and contents of the messages that were written as rows since then, committed or not."""
         self.signed: dict[tuple[str, bytes], Signatures] = {}
         """By device and checkpoint."""
+        self._groups: dict[tuple[bytes, bytes], dict[str, MaskingCohort]] = {}
+        """By header and roster: device -> its group."""
+
+    @property
+    def spelled(self) -> list[tuple[str, str]]:
+        """Each secret in hexadecimal, and as Python shows bytes."""
+        new = islice(self.secret, len(self._spelled), None)
+        self._spelled += [(secret.hex(), repr(secret)[2:-1]) for secret in new]
+        return self._spelled
 
     def contribution(self, values: Float32, examples: int, tensors: str, parent: str) -> bytes:
         """The bytes of a contribution, which is remembered."""
@@ -94,16 +109,30 @@ class Vectors:
             packed = hashlib.sha256(live.vector).digest()
             if packed in self.masked:
                 return
-            lanes, bits = self._lanes(live, self.put[digest], rounding, plan)
+            bits = lane_bits_of(self.group_of(device, live).n, AttemptHeader.parse(live.header).q)
+            lanes = self._lanes(live, self.put[digest], rounding, plan, bits)
             self.masked[packed] = (device, lanes)
             unmasked = pack(lanes.astype(np.uint32 if bits <= 32 else np.uint64), bits)
             if len(unmasked) >= WHOLE_BYTES:
                 self.secret[unmasked] = f"the update of {device}"
 
-    def _lanes(self, live: Live, put: Put, rounding: bytes, plan: dict[str, Any]) -> tuple[Lanes, int]:
+    def group_of(self, device: str, live: Live) -> MaskingCohort:
+        """The group of the device in this attempt. The groups are those that the nonces of the roster give, and what is
+        signed in one of them holds in no other."""
+        found = self._groups.get((live.header, live.roster))
+        if found is None:
+            header, roster = AttemptHeader.parse(live.header), Roster.parse(live.roster)
+            cohorts = rejoin_all(header, roster)
+            names = [[cohort.device(place) for place in range(cohort.n)] for cohort in cohorts]
+            if names != divided(roster, header.groups) or len({cohort.h for cohort in cohorts}) != header.groups:
+                raise Broken("groups", f"{device} joins round {header.round} of {header.run} with the groups {names}")
+            found = {one: cohort for mine, cohort in zip(names, cohorts, strict=True) for one in mine}
+            self._groups[live.header, live.roster] = found
+        return found[device]
+
+    def _lanes(self, live: Live, put: Put, rounding: bytes, plan: dict[str, Any], bits: int) -> Lanes:
         """The lanes that this device must have masked: within one of the exact ones, each."""
         header = AttemptHeader.parse(live.header)
-        bits = lane_bits_of(len(Roster.parse(live.roster)), header.q)
         weight = header.weight_cap
         if plan["aggregation"]["weighting"] == "examples":
             weight = min(put.examples, header.weight_cap)
@@ -113,7 +142,7 @@ class Vectors:
         off = np.abs(lanes[: len(exact)].astype(np.float64) - exact)
         if off.max(initial=0.0) > 1.0 + 1e-6 or lanes[len(exact) :].tolist() != [*digits_of(weight, header), 1]:
             raise Broken("same-bits", "a device's lanes are not its values, in the plan's unit, its weight and one")
-        return lanes, bits
+        return lanes
 
     def sum_of(self, vectors: list[bytes]) -> Lanes:
         """The sum of the lanes under these packed masked vectors."""
@@ -124,6 +153,22 @@ class Vectors:
         if None in found:
             raise Broken("named", "a masked vector counts that no device has made")
         return total
+
+
+def divided(roster: Roster, groups: int) -> list[list[str]]:
+    """The devices of each group: all of the roster, in an order that their nonces give (Fisher and Yates: from the last
+    place down, each is swapped with one that is drawn up to there), are dealt out in turn."""
+    shown = [entry.advertisement for entry in roster.entries]
+    if groups == 1:
+        return [[one.device for one in shown]]
+    order, count = [one.device for one in shown], len(shown).to_bytes(4, "big")
+    stream = KeyStream(_WORDS * 4)
+    stream.start(hashlib.sha256(DOMAIN + b"groups" + count + b"".join(one.nonce for one in shown)).digest())
+    words = iter(stream.take(_WORDS * 4).view(">u4").tolist())
+    for last in range(len(order) - 1, 0, -1):
+        drawn = next(word for word in words if word < 2**32 - 2**32 % (last + 1)) % (last + 1)
+        order[last], order[drawn] = order[drawn], order[last]
+    return [sorted(order[number::groups]) for number in range(groups)]
 
 
 def codec_of(header: AttemptHeader) -> LinearCodec:
