@@ -233,10 +233,11 @@ def _shown(run: TrackedRun, ending: RoundEnding, body: dict[str, Any]) -> None:
     if came != mine[: len(came)] or any(mine[len(came) :]):
         raise Broken("public", f"round {ending.round} of {run.run} shows {came} messages, the log has {mine}")
     threshold = max((group.threshold for group in account.groups), default=0)
-    sums, fallen = any(group.sum for group in account.groups), len(account.groups) - len(account.standing)
-    numbers = [account.attempt + 1, len(account.order), threshold, sums, len(account.excluded)]
-    numbers += [len(account.groups), fallen] if len(account.groups) > 1 else []
-    names = ("attempts", "roster", "threshold", "opened", "excluded", "groups", "fallen")
+    sums = [len(group.among(account.masked)) for group in account.groups if group.sum]
+    fallen = len(account.groups) - len(account.standing)
+    numbers: list[object] = [account.attempt + 1, len(account.order), threshold, bool(sums), len(account.excluded)]
+    numbers += [len(account.groups), fallen, sums] if len(account.groups) > 1 else []
+    names = ("attempts", "roster", "threshold", "opened", "excluded", "groups", "fallen", "sums")
     shown = [secure[name] for name in names if name in secure]
     if shown != numbers:
         raise Broken("public", f"round {ending.round} of {run.run} shows {shown}, the log has {numbers}")
