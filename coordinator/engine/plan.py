@@ -340,14 +340,25 @@ class Plan(Section):
     @property
     def reach(self) -> Reach:
         """How far a secure round of this plan moves the model at most. A datacenter moves it anywhere."""
+        rate, curve = self.aggregation.server_learning_rate, self.schedule and self.schedule.server_learning_rate
+        return self._reach_with(max(curve.rates(rate, self.finish.rounds)) if curve else rate)
+
+    @property
+    def shortest_reach(self) -> Reach:
+        """The same of the round that moves it least, of those that another one follows. An optimizer with a memory is
+        taken to move it as far in each."""
+        versions = {0, max(0, self.finish.rounds - 2)}
+        if self.aggregation.server_optimizer != "average":
+            return self.reach
+        return self._reach_with(min(self.settings_at(version)["server_learning_rate"] for version in versions))
+
+    def _reach_with(self, rate: float) -> Reach:
         rule = RULES.get(self.aggregation.rule)
         if self.secure is None or self.datacenter is not None or rule is None:
             return NO_BOUND
         # Of what a rule makes of the groups' means no coordinate is beyond all of theirs.
         wider = 1.0 if rule.needs == "sum" else math.sqrt(self.secure.groups)
-        rate, curve = self.aggregation.server_learning_rate, self.schedule and self.schedule.server_learning_rate
-        most = max(curve.rates(rate, self.finish.rounds)) if curve else rate
-        return reach_of(self.aggregation, self.strategy, self.secure.max_norm * self.aggregation.coarser * wider, most)
+        return reach_of(self.aggregation, self.strategy, self.secure.max_norm * self.aggregation.coarser * wider, rate)
 
     def task_at(self, version: int) -> Task:
         """The devices' part of a round that begins with this version of the model."""

@@ -339,10 +339,12 @@ def declined(plan: Plan, values: int | None, examples: int | None = None) -> Ite
     if work := work_refusal(plan.task, bounds, best if examples is None else examples):
         reasons.append(work)
     yield from (f"devices whose owners set nothing decline: {reason}" for reason in reasons)
-    moves = terms.reach(values) if values else terms.move
-    if moves <= nearest(terms, bounds):
+    shortest = plan.shortest_reach
+    moves = shortest.of(values) if values else shortest.norm
+    if moves <= nearest(terms, bounds) and plan.finish.rounds > 1:
+        which = "each moves" if plan.reach == shortest else "some move"
         yield (
-            f"devices whose owners set nothing decline the round after one of theirs: each moves the model by at most "
+            f"devices whose owners set nothing decline the round after one of theirs: {which} the model by at most "
             f"{moves / terms.max_norm:.2g} times max_norm, and models that are nearer than {bounds.nearest_model:g} "
             "times it are too near. Raise aggregation.server_learning_rate."
         )

@@ -355,8 +355,14 @@ def _sets(*changes: str) -> list[str]:
             ("the round after one of theirs: each moves the model by at most 0.0001 times max_norm, and models that",),
         ),
         (("aggregation.server_learning_rate=0.0021",), ()),
+        (
+            ("schedule.server_learning_rate.last=0.001", "schedule.server_learning_rate.rounds=9", "finish.rounds=20"),
+            ("decline the round after one of theirs: some move the model by at most",),
+        ),
+        (("schedule.server_learning_rate.last=0.001", "finish.rounds=20"), ()),
+        (("aggregation.server_learning_rate=0.0001", "finish.rounds=1"), ()),
     ],
-    ids=["example", "terms", "work", "passes", "near", "rate"],
+    ids=["example", "terms", "work", "passes", "near", "rate", "falls", "falls-less", "once"],
 )
 def test_repro_what_default_owners_refuse_is_said(
     changes: tuple[str, ...], reasons: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
