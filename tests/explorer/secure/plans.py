@@ -12,7 +12,8 @@ GROUPS = (2, 3, 3, 3, 4)
 GROUPS_RULES = ("mean", "mean", "median", "trimmed-mean")
 """What is done with the sums of groups."""
 QUORUMS_OF_GROUPS = (0.4, 0.5, 0.6, 0.8)
-"""The last one is more than two of three groups have."""
+"""The last one is more than one of two groups, or two of three, have: of three and more it is lowered to what is left
+without one, since a plan with more is refused."""
 LARGEST = 14
 """Devices of a secure schedule: an attempt costs the square of their number."""
 SMALLEST_FLEET = 4
@@ -54,7 +55,7 @@ def secured(
             **plan["cohort"],
             "select": select,
             "goal": goal,
-            "quorum": chance.pick("secure quorum", (0.4, 0.5, 0.7, 1.0) if groups == 1 else QUORUMS_OF_GROUPS),
+            "quorum": _quorum(chance, goal, groups),
             "pool": select + (plan["cohort"]["choose"] == "by_examples" or chance.below("pool of groups", groups)),
             "choose": "by_examples" if plan["cohort"]["choose"] == "by_examples" else "uniform",
             "collect_s": collect_s,
@@ -84,6 +85,13 @@ def secured(
             "quiet_s": chance.pick("quiet_s", (exchange_s, exchange_s, None)),
         },
     }
+
+
+def _quorum(chance: Chance, goal: int, groups: int) -> float:
+    """The part of the goal with which a round counts."""
+    drawn: float = chance.pick("secure quorum", (0.4, 0.5, 0.7, 1.0) if groups == 1 else QUORUMS_OF_GROUPS)
+    left = goal - -(-goal // groups)
+    return drawn if groups < 3 else min(drawn, 100 * left // goal / 100)
 
 
 def _rule_of_groups(chance: Chance, weighting: str) -> dict[str, Any]:
