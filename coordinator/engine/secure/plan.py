@@ -106,9 +106,10 @@ class Secure(Section):
     groups: int = Field(default=1, ge=1, le=MOST_GROUPS)
     """Into how many groups the devices of a round are divided at random, each with masks, a list and a sum of its own.
     A device masks with its group alone; a group that fails or whose sum is impossible costs that group, and the round
-    goes on with the others, while they are more than half of the groups and have ``cohort.quorum`` devices. The groups'
-    means go through ``aggregation.rule``: a median or trimmed mean of them survives groups with a wrong sum. A device
-    hides in its group alone, and fewer colluders are withstood: ``quorate plan check`` says how many."""
+    goes on with the others, while they are more than half of the groups and have ``cohort.quorum`` devices. With 3 or
+    more, a quorum that cannot spare one is refused; of 2 none can be lost. The groups' means go through
+    ``aggregation.rule``: a median or trimmed mean of them survives groups with a wrong sum. A device hides in its group
+    alone, and fewer colluders are withstood: ``quorate plan check`` says how many."""
     reserve: int | None = Field(default=None, ge=0, le=LARGEST)
     """Devices above ``cohort.goal`` that still come into the roster, so that some may vanish. None: a twentieth of the
     goal, at least one, but no more than half of those that ``cohort.select`` has above the goal, so that a round need
@@ -298,6 +299,7 @@ class Secure(Section):
             )
         else:
             yield from _sizes(self, fewest, most)
+            yield from _spares_no_group(self, cohort)
         heaviest, example_cap = _heaviest(aggregation), type(aggregation).model_fields["weight_cap"].default
         if plan.weighting == "equal" and self.weight_cap is not None:
             yield _weighs_nothing("secure.weight_cap", self.weight_cap)
@@ -411,6 +413,18 @@ def _sizes(secure: Secure, fewest: int, most: int) -> Iterator[str]:
                 f"{parameters.holders} share holders"
             )
             return
+
+
+def _spares_no_group(secure: Secure, cohort: Cohort) -> Iterator[str]:
+    """The reason against a quorum that the loss of one group would miss, where most groups would still stand."""
+    largest = -(-cohort.goal // secure.groups)
+    left = cohort.goal - largest
+    if secure.fewest_groups < secure.groups and cohort.quorum_count > left:
+        yield (
+            f"cohort.quorum ({cohort.quorum:g}) counts {cohort.quorum_count} of {cohort.goal} devices, and {left} are "
+            f"left without one of secure.groups ({secure.groups}): one bad sum would cost the round; set "
+            f"cohort.quorum = {100 * left // cohort.goal / 100:g} or less"
+        )
 
 
 def _weighs_nothing(field: str, cap: int) -> str:

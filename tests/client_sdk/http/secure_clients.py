@@ -34,9 +34,14 @@ class SecureFleet:
     """Devices in threads: one for each learner. Device ``slot`` has 10 + slot examples."""
 
     def __init__(
-        self, server: Server, folder: Path, learners: list[Any], networks: Mapping[int, Network] | None = None
+        self,
+        server: Server,
+        folder: Path,
+        learners: list[Any],
+        networks: Mapping[int, Network] | None = None,
+        policy: Policy = POLICY,
     ) -> None:
-        self.server, self.folder, self.learners = server, folder, learners
+        self.server, self.folder, self.learners, self.policy = server, folder, learners, policy
         self.networks = networks or {}
         self.stops = [threading.Event() for _ in learners]
         self.storages: dict[int, FileStorage] = {}
@@ -53,7 +58,7 @@ class SecureFleet:
     def _live(self, slot: int, stop: threading.Event) -> None:
         data = Data(Examples(np.zeros((10 + slot, 1)), np.zeros(10 + slot)))
         trainer = LearnerTrainer(Catalogue({LEARNER: self.learners[slot]}, installed=()), data)
-        settings: dict[str, Any] = {"enrolment_token": self.server.token, "policy": POLICY}
+        settings: dict[str, Any] = {"enrolment_token": self.server.token, "policy": self.policy}
         settings |= {"pacing": Pacing(retry_s=0.05, retry_most_s=0.3)}
         settings |= {"on_notice": lambda notice: self.told.append((slot, notice))}
         with FileStorage(self.folder / f"d{slot}", durable=False) as storage, open_http(self.server.url) as http:

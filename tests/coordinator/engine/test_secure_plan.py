@@ -368,3 +368,26 @@ def test_ranges_of_statistics_are_in_the_order_of_their_names() -> None:
 def test_nobody_weighs_single_updates_by_1_over_p_under_masks() -> None:
     with pytest.raises(PlanError, match=r"inverse_participation weighs single updates, and nobody sees one"):
         plan(aggregation={"partial": "refuse", "weight_cap": 100, "inverse_participation": 4})
+
+
+@pytest.mark.parametrize(
+    ("groups", "goal", "quorum", "advised"),
+    [(3, 12, 0.85, 0.66), (4, 16, 0.85, 0.75), (6, 24, 0.85, 0.83), (3, 13, 0.65, 0.61), (4, 300, 0.76, 0.75)],
+)
+def test_repro_a_plan_whose_quorum_cannot_spare_a_group_is_refused(
+    groups: int, goal: int, quorum: float, advised: float
+) -> None:
+    """A group's bad sum costs that group: with the default quorum one bad vector cost the whole round."""
+    secure = {**SECURE, "groups": groups, "minimum_cohort": 3, "reserve": 0}
+    cohort = {"select": goal, "goal": goal, "quorum": quorum}
+    with pytest.raises(PlanError, match=f"cohort.quorum = {advised:g} or less") as refused:
+        plan(secure, cohort=cohort)
+    assert str(refused.value).count("cohort.quorum") == 2
+    fits = plan(secure, cohort={**cohort, "quorum": advised})
+    assert goal - -(-goal // groups) >= fits.cohort.quorum_count
+
+
+def test_the_loss_of_one_of_two_groups_is_more_than_a_quorum_can_spare() -> None:
+    """Most groups must stand, so no quorum is asked for."""
+    assert plan({**SECURE, "groups": 2, "minimum_cohort": 3}, cohort={"select": 20, "goal": 12}).secure is not None
+    assert plan({**SECURE, "groups": 7, "minimum_cohort": 3}, cohort={"select": 50, "goal": 42}).secure is not None

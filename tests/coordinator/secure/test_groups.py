@@ -169,9 +169,19 @@ def test_one_device_that_vanishes_costs_no_group() -> None:
 
 
 def test_a_group_that_falls_leaves_a_quorum_or_no_round() -> None:
-    world = in_groups(quorum=0.9)
-    wrong_vector(world, world.phones[5], lambda blob: bytes(len(blob) - 1) + blob[-1:])
-    assert abandoned(world)
+    """8 of 12 are the quorum: so many are left of two whole groups, and no more."""
+    for vanished in (False, True):
+        world = in_groups(quorum=0.66)
+        liar = world.phones[5]
+        wrong_vector(world, liar, lambda blob: bytes(len(blob) - 1) + blob[-1:])
+        world.play(lambda w: bool(w.happened(ev.Rostered)))
+        other = next(group for group in groups_of(world) if liar.name not in group)
+        if vanished:
+            next(phone for phone in world.phones if phone.name == other[0]).stops = "mask"
+            assert abandoned(world)
+        else:
+            world.play()
+            assert len(world.survivors()) == 8
 
 
 def test_the_median_of_groups_survives_a_group_that_lies_within_its_range() -> None:
