@@ -23,7 +23,6 @@ from typer.main import get_command as click_command_of
 from client_sdk.commands.device import app as device_app
 from client_sdk.commands.doctor import doctor
 from client_sdk.commands.evaluate import evaluate
-from client_sdk.commands.privacy import app as privacy_app
 from client_sdk.commands.secagg import app as secagg_app
 from client_sdk.commands.token_file import SENTENCE as TOKEN_IS_SHOWN
 from client_sdk.commands.token_file import token_is_shown
@@ -70,6 +69,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "demo": "Watch a whole federation learn on this machine.",
         "fleet": "Run many devices in a few processes.",
         "new": "Start a project: a learner, a plan, data and a test.",
+        "privacy": "Differential privacy: what noise is worth.",
         "simulate": "Run a plan on simulated clients.",
     },
     "dashboards": {
@@ -128,7 +128,6 @@ app = typer.Typer(
 )
 app.add_typer(device_app, name="device")
 app.add_typer(secagg_app, name="secagg")
-app.add_typer(privacy_app, name="privacy")
 app.command("evaluate")(evaluate)
 app.command("doctor")(doctor)
 

@@ -1,4 +1,4 @@
-"""The simulation's commands of ``quorate``: ``simulate``, ``fleet``, ``demo`` and ``new``.
+"""The simulation's commands of ``quorate``: ``simulate``, ``fleet``, ``demo``, ``privacy`` and ``new``.
 
 ``client_sdk.cli`` finds ``app`` by entry point. Importing this file is fast: each command imports what it needs when it
 runs.
@@ -16,6 +16,7 @@ from client_sdk.commands.joining import FILES, Target, takes_options
 from client_sdk.commands.long_running import Threads
 from client_sdk.commands.token_file import VARIABLE, TokenFile, enrolment_token
 from client_sdk.terminal import DEFAULT_URL, Json, Url, fail, say, say_json
+from simulation.commands import privacy
 from simulation.commands.new import new
 from simulation.commands.simulate import simulate
 
@@ -174,5 +175,6 @@ def demo(
     run_demo(setting, folder, report, as_json)
 
 
+app.add_typer(privacy.app, name="privacy")
 app.command(epilog="Example: quorate new credit-risk")(new)
 app.command(epilog="Example: quorate simulate examples/mnist.toml --data mnist --clients 1000 --folder run")(simulate)

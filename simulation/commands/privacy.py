@@ -1,11 +1,13 @@
-"""``quorate privacy plan``: what noise is worth, and what a target takes.
+"""``quorate privacy``: what noise is worth by the books, and what it is really worth.
 
-This file reads options and prints lines; ``privacy.accounting`` computes.
+This file reads options and prints lines; ``client_sdk.privacy.accounting`` and ``simulator.privacy_audit`` compute.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -77,3 +79,36 @@ def plan(
     for target, needed in table.items():
         cohort = math.ceil(goal * needed / used)
         say(f"    epsilon {target:<4g} noise {needed:.4g}, or as small an error in the mean with {cohort:,} devices")
+
+
+@app.command(
+    help="Look for canaries in the models of a simulated run with the plan's noise and clip: a lower bound on its "
+    "epsilon, and an interval. Exit code 1 where what was found is more than the plan claims.",
+    epilog="Example: quorate privacy audit plan.toml",
+)
+def audit(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan's file.")],
+    canaries: Annotated[int, typer.Option(min=16, max=2000, help="How many devices, each of them a canary.")] = 400,
+    confidence: Annotated[float, typer.Option(help="Of the interval: above 0.5 and below 1.")] = 0.95,
+    seed: Annotated[int, typer.Option(min=0, help="Draws the canaries, and the noise of the simulation.")] = 0,
+    as_json: Json = False,
+) -> None:
+    from coordinator.engine.plan import Plan
+    from simulation.simulator.privacy_audit import audit as audited
+
+    read = Plan.from_toml(plan)
+    try:
+        found = audited(read, canaries=canaries, seed=seed, confidence=confidence)
+    except ValueError as error:
+        fail(f"{plan}: {error}.")
+    if as_json:
+        say_json({**asdict(found), "holds": found.holds})
+    else:
+        say(f"{found.canaries} canaries in {found.rounds} rounds of {found.values:,} values, at delta {found.delta:g}:")
+        say(f"  claimed   epsilon {found.claimed:.4g}")
+        at = f"with confidence {found.confidence:g}"
+        say(f"  found     epsilon {found.estimate:.4g}, from {found.low:.4g} to {found.high:.4g} {at}")
+        said = "is no proof against the claim" if found.holds else "PROVES THE CLAIM WRONG"
+        say(f"  what was found {said}")
+    if not found.holds:
+        raise typer.Exit(1)

@@ -1,0 +1,105 @@
+"""The audit finds most of the epsilon that a sound mechanism gives away, and more than is claimed of a broken one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from client_sdk.cli import app
+from client_sdk.privacy.noise import BLOCK, DiscreteGaussian
+from coordinator.engine.plan import Plan
+from coordinator.engine.privacy import Privacy
+from coordinator.folding import validation
+from coordinator.folding.noise import RoundSeed
+from simulation.simulator import privacy_audit
+from simulation.simulator.privacy_audit import _epsilon_of_gap, audit
+
+PLAN: dict[str, Any] = {
+    "name": "private",
+    "task": {"learner": "a:b"},
+    "cohort": {"most_rounds": 4},
+    "aggregation": {"weighting": "equal"},
+    "privacy": {"clip": 0.5, "noise": 1.5, "delta": 1e-5},
+}
+
+
+def played(**more: Any) -> privacy_audit.Audited:
+    return audit(Plan.parse(PLAN), canaries=200, **more)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_of_sound_noise_it_finds_most_of_the_claim_and_no_more(seed: int) -> None:
+    found = played(seed=seed)
+    assert found.rounds == 4
+    assert found.holds
+    assert 0.6 * found.claimed <= found.low <= found.claimed <= found.high
+    assert 0.7 * found.claimed < found.estimate < 1.3 * found.claimed
+
+
+def half_the_noise(patch: pytest.MonkeyPatch) -> None:
+    deviation = Privacy.deviation
+    patch.setattr(Privacy, "deviation", lambda self, plan: deviation(self, plan) // 2)
+
+
+def no_clip(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(validation, "_WITHIN", 1000.0)
+
+
+def one_stream_for_all_rounds(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RoundSeed, "key", lambda self, parent, total: bytes(32))
+
+
+def noise_in_the_first_block_alone(patch: pytest.MonkeyPatch) -> None:
+    draw = DiscreteGaussian.draw
+
+    def first(self: DiscreteGaussian, key: bytes, size: int, begin: int = 0) -> Any:
+        found = draw(self, key, size, begin)
+        found[BLOCK // 16 :] = 0
+        return found
+
+    patch.setattr(DiscreteGaussian, "draw", first)
+
+
+BROKEN = (half_the_noise, no_clip, one_stream_for_all_rounds, noise_in_the_first_block_alone)
+
+
+@pytest.mark.parametrize("break_it", BROKEN, ids=lambda broken: broken.__name__)
+def test_a_broken_mechanism_gives_away_more_than_it_claims(break_it: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    break_it(monkeypatch)
+    found = played()
+    assert not found.holds
+    assert found.low > found.claimed
+
+
+@pytest.mark.parametrize(("gap", "delta", "epsilon"), [(1.0, 1e-5, 4.377), (0.2, 1e-5, 0.7255), (2.0, 1e-5, 9.997)])
+def test_the_epsilon_of_a_gap(gap: float, delta: float, epsilon: float) -> None:
+    """Those of dp-accounting's PLD for noise multipliers of 1, 5 and 0.5."""
+    assert _epsilon_of_gap(gap, delta) == pytest.approx(epsilon, rel=2e-3)
+
+
+def test_no_gap_gives_nothing_away() -> None:
+    same = np.random.default_rng(0).standard_normal(500)
+    low, estimate, high = privacy_audit._epsilons(same, same, 1e-5, 0.95)
+    assert (low, estimate) == (0, 0)
+    assert high < 1
+
+
+def test_on_the_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    text = Plan.parse(PLAN).written_out
+    lines = ['name = "private"']
+    for section in ("task", "cohort", "aggregation", "privacy"):
+        lines += [f"[{section}]", *(f"{key} = {value!r}".replace("'", '"') for key, value in PLAN[section].items())]
+    path.write_text("\n".join(lines))
+    assert text["privacy"]["noise"] == 1.5
+    found = CliRunner().invoke(app, ["privacy", "audit", str(path), "--canaries", "64"])
+    assert found.exit_code == 0, found.output
+    assert "what was found is no proof against the claim" in found.output
+    path.write_text("\n".join(lines[: lines.index("[privacy]")]))
+    found = CliRunner().invoke(app, ["privacy", "audit", str(path)])
+    assert found.exit_code == 1
+    assert "the plan has no section [privacy]" in found.output
