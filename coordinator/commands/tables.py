@@ -175,6 +175,11 @@ def print_run(view: RunView, *, plan: bool = False) -> None:
         say(f"  in dispute  {device}, about shares with {others} {'other' if others == 1 else 'others'}")
     for device, rounds in view.suspicion.items():
         say(f"  suspected   {device} rests in {rounds} of 64 rounds: sums of its groups were bad; good ones end it")
+    if (told := view.privacy) is not None:
+        spent = f"epsilon {told.epsilon:.3g} of {told.epsilon_planned:.3g} at delta {told.delta:g}"
+        say(
+            f"  privacy     {spent}: one device has counted in {told.rounds} of the {told.rounds_planned} rounds it may"
+        )
     if view.stalled:
         say(f"  stalled     {view.stalled}")
     for digest in view.damaged:

@@ -265,7 +265,10 @@ class PlanCheck:
             devices_spent=spent,
             devices_registered=registered,
             warnings=warnings,
-            notes=[str(one) for one in said if not one.warns],
+            notes=[
+                *(str(one) for one in said if not one.warns),
+                *(f"Privacy: {text}" for text in (plan.privacy.said(plan, values) if plan.privacy else ())),
+            ],
         )
 
     def _capped(self, plan: Plan) -> list[str]:

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from client_sdk.protocol.devices import Wait
+from client_sdk.protocol.insight import CheckPlan
 from client_sdk.tensors.exact_sum import ExactSum
 from coordinator.blobs import MemoryBlobs
+from coordinator.commands.tables import print_run
 from coordinator.folding.noise import RoundSeed, noised_mean
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import Json, MessageRow, StoreError
@@ -160,7 +162,9 @@ def test_verify_names_a_seed_that_was_exchanged_or_deleted(world: World) -> None
     assert violations(world) == []
 
 
-def test_a_device_counts_as_often_as_the_plan_allows_and_no_more(world: World) -> None:
+def test_a_device_counts_as_often_as_the_plan_allows_and_no_more(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
     create(world, cohort={"select": 8, "goal": 8, "quorum": 1.0, "most_rounds": 2})
     for number in (1, 2):
         assert len(world.play_round(number)) == 8
@@ -173,6 +177,17 @@ def test_a_device_counts_as_often_as_the_plan_allows_and_no_more(world: World) -
     assert view.privacy is not None
     assert (view.privacy.rounds, view.privacy.rounds_planned) == (2, 2)
     assert view.privacy.epsilon == view.privacy.epsilon_planned > 0
+    print_run(view)
+    told = capsys.readouterr().out
+    assert f"privacy     epsilon {view.privacy.epsilon:.3g} of {view.privacy.epsilon:.3g} at delta 1e-06" in told
+    assert "one device has counted in 2 of the 2 rounds it may" in told
+
+
+def test_the_check_of_a_plan_says_what_its_noise_is_worth(world: World) -> None:
+    found = world.coordinator.insight.plans.check(CheckPlan(plan=world.plan(**PRIVATE)), permitted=lambda run: True)
+    (worth, cost) = (note for note in found.notes if note.startswith("Privacy: "))
+    assert "for a device that counts in all of its 2 rounds" in worth
+    assert "noise 1 x clip in a sum" in cost
 
 
 def test_two_replicas_commit_the_same_bits() -> None:
