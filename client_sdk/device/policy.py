@@ -9,7 +9,7 @@ from math import ceil
 
 from client_sdk import codecs
 from client_sdk.device.strategies import lacks_half
-from client_sdk.protocol.devices import Assignment, CheckIn, Policy, Task
+from client_sdk.protocol.devices import Assignment, CheckIn, Policy, Task, rounded_size
 from client_sdk.protocol.secure import SECURE_VERSION, SecureBounds, SecureTask
 from client_sdk.secagg.consent import SecurePolicy, plain_refusal, require_terms, said_of_sums
 from client_sdk.secagg.errors import BadParameters, Refusal
@@ -33,11 +33,12 @@ def refusal(assignment: Assignment, offer: CheckIn) -> str | None:
         how = work_refusal(task, secure_policy(policy), offer.examples)
     if how is not None:
         return how
-    epochs = epochs_asked(task, offer.examples)
+    masked = assignment.secure is not None
+    epochs = epochs_asked(task, _least(offer.examples, secure_policy(policy)) if masked else offer.examples)
     if policy.max_epochs is not None and epochs > policy.max_epochs:
         wanted = f"{epochs} epochs"
-        if task.steps is not None:  # the number of epochs would say how much data it has
-            wanted = f"{task.steps} steps, " + ("which are more" if policy.secure_only else f"{wanted} of its data")
+        if task.steps is not None:
+            wanted = f"{task.steps} steps, " + ("which may be more" if masked else f"{wanted} of its data")
         return f"This device's owner allows {policy.max_epochs} epochs a round; the plan asks for {wanted}."
     try:
         if assignment.secure is None:
@@ -91,21 +92,33 @@ def terms_refusal(terms: Terms, policy: Policy) -> str | None:
 
 
 def work_refusal(task: Task, bounds: SecureBounds, examples: int) -> str | None:
-    """Why this device's owner lets no update of so little work into a sum; None where the work is enough. The sentence
-    goes to the coordinator, and says the plan's numbers and the owner's bounds, never how many examples there are."""
-    steps, batch = task.planned_steps(examples), task.batch_size
+    """Why this device's owner lets no update of so little work into a sum; None where the work is enough.
+
+    The sentence goes to the coordinator, which chooses the task: by what is refused of many tasks it could find the
+    exact number of examples. So ``fewest_examples``, which is the owner's and does not change, is compared with that
+    number, and all else holds for each number above it with the same ``rounded_size``: steps reach the largest of
+    these, and the batch's share and the steps of an epoch are those of the smallest."""
     if examples < bounds.fewest_examples:
         return f"This device's owner lets no update of fewer than {bounds.fewest_examples} examples into a sum."
-    if min(batch, examples) > bounds.largest_batch * examples:
+    least, most, batch = _least(examples, bounds), rounded_size(examples), task.batch_size
+    if min(batch, least) > bounds.largest_batch * least:
         return (
             f"This device's owner allows {bounds.largest_batch:.0%} of its data in a batch at most; the plan's batch "
-            f"of {batch} is more."
+            f"of {batch} may be more."
         )
-    if bounds.whole_passes and task.steps is not None and task.steps * batch < examples:
-        return f"This device's owner allows whole passes only; the plan's {steps} steps are not one pass over its data."
-    if steps < bounds.fewest_steps:
-        return f"This device's owner wants {bounds.fewest_steps} steps behind an update; the plan's work is fewer."
+    if bounds.whole_passes and task.steps is not None and task.steps * batch < most:
+        return (
+            f"This device's owner allows whole passes only; the plan's {task.steps} steps may be less than one pass "
+            "over its data."
+        )
+    if task.planned_steps(least) < bounds.fewest_steps:
+        return f"This device's owner wants {bounds.fewest_steps} steps behind an update; the plan's work may be fewer."
     return None
+
+
+def _least(examples: int, bounds: SecureBounds) -> int:
+    """The smallest number of examples, of those that these bounds take, that has the ``rounded_size`` of this one."""
+    return max(rounded_size(examples) // 2 + 1, bounds.fewest_examples)
 
 
 def _plain_refused(task: Task, policy: Policy) -> str | None:
@@ -115,9 +128,9 @@ def _plain_refused(task: Task, policy: Policy) -> str | None:
 
 
 def shown(offer: CheckIn) -> CheckIn:
-    """What of a device's offer leaves it: the version of the secure protocol is added, and a device that takes part in
-    secure rounds only says no number of examples, which travels under masks alone."""
-    known = {"examples": 0} if offer.policy.secure_only else {}
+    """What of a device's offer leaves it: the version of the secure protocol is added, and a device whose data goes in
+    clear for no learner says no number of examples, which travels under masks alone (``Policy.tells_size``)."""
+    known = {} if offer.policy.tells_size else {"examples": 0}
     return offer.changed(secure=SECURE_VERSION, **known)
 
 

@@ -210,6 +210,11 @@ class Registered(Message):
     authority_inside: bool = False
     """Whether this coordinator has the authority's key itself, so that it could make devices up."""
 
+    @property
+    def rounded_cap(self) -> int:
+        """What the audit has of ``examples_cap``, since people read it."""
+        return rounded_size(self.examples_cap)
+
 
 class Policy(Message):
     """What the owner of a device permits. Checked on the device before training, and sent with each check-in."""
@@ -228,6 +233,18 @@ class Policy(Message):
     max_state_bytes: int | None = Field(default=None, ge=0, exclude_if=lambda said: said is None)
     """The most that this device keeps from round to round for the strategy of one run; 0: nothing, and it takes part in
     no such run. None, which is not sent: 1 GiB."""
+
+    @property
+    def tells_size(self) -> bool:
+        """Whether the device says how many examples it has: not where its data goes in clear for no learner, as after
+        its first secure round."""
+        return not self.secure_only and self.plain != ()
+
+
+def rounded_size(examples: int) -> int:
+    """The least power of two that is no less: what people are shown of how many examples a device has, and the most
+    that its refusals tell of it. 0 stays 0."""
+    return 1 << (examples - 1).bit_length() if examples else 0
 
 
 class DeviceFacts(Message):

@@ -476,6 +476,8 @@ class DeviceView(Message):
     device: DeviceId
     label: str
     examples_cap: int
+    """The most examples that it may claim, rounded up to a power of two (``devices.rounded_size``): nobody is shown how
+    many it has said."""
     enrolled_at: float
     """When it was registered first."""
     last_seen_at: float | None

@@ -59,12 +59,12 @@ def lacks_learner(learner: str) -> str:
 
 
 def fewest_examples(plan: Plan, offer: str) -> int:
-    """How many examples a device with this offer must say it has. 0: its owner allows secure rounds only, so it says
-    none, and the plan does not ask for it."""
+    """How many examples a device with this offer must say it has. 0: it says none (``Policy.tells_size``), and the
+    plan does not ask for it."""
     cohort = plan.cohort
     _, _, policy, _ = _parsed(offer)
     asked = plan.secure is None or cohort.asks_size
-    return cohort.min_examples if asked or not policy.secure_only else 0
+    return cohort.min_examples if asked or policy.tells_size else 0
 
 
 @lru_cache(maxsize=1024)

@@ -117,7 +117,8 @@ class Cohort(Section):
     number. ``most_rounds = 10``"""
     min_examples: int = Field(default=1, ge=1)
     """Devices with fewer examples are not eligible. Above 1, the coordinator knows the devices' sizes in secure rounds
-    too, and devices whose owners allow secure rounds only, which tell no size, are not eligible."""
+    too, and devices whose data goes in clear for no learner, as after their first secure round, are not eligible: they
+    tell no size."""
 
     @property
     def quorum_count(self) -> int:

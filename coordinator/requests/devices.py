@@ -136,7 +136,7 @@ REGISTER = Entry(
     method="POST",
     route=Route.REGISTER,
     permission=Permission.CERTIFIED,
-    audited=Audited("device.register", makes=("device", "examples_cap")),
+    audited=Audited("device.register", makes=("device", "rounded_cap")),
     shape=Direct(register),
     summary="Register a device",
     group="devices",

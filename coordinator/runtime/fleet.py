@@ -312,5 +312,5 @@ def _against(state: RunState, offer: str, examples: int) -> str | None:
     if against is None and examples < least:
         if not examples and state.plan.secure is not None:
             return "the plan selects devices by their size, and this one tells none"
-        return f"the plan wants devices with at least {least} examples; this one has {examples}"
+        return f"the plan wants devices with at least {least} examples; this one has fewer"
     return against

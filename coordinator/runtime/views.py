@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from client_sdk.privacy.accounting import epsilon_of, rho_of
+from client_sdk.protocol.devices import rounded_size
 from client_sdk.protocol.operators import (
     AuthorityPlace,
     CheckpointView,
@@ -242,13 +243,17 @@ def metric_view(row: MetricRow) -> MetricView:
 
 def event_view(row: EventRow, *, secure: bool = False) -> EventView:
     """``secure``: the run has secure rounds. Their total weights stand in the views of rounds, see
-    ``rounded_total``."""
+    ``rounded_total``. Of other runs each device's number of examples is rounded (``rounded_size``)."""
     body = row.body
     if secure:
         body = {name: value for name, value in body.items() if name != "weight"}
-    if secure and "cohort" in body:
-        body = {**body, "cohort": [device for device, _ in cast("list[list[Any]]", body["cohort"])]}
+    if "cohort" in body:
+        cohort = cast("list[tuple[str, int]]", body["cohort"])
+        shown = [device if secure else [device, rounded_size(examples)] for device, examples in cohort]
+        body = {**body, "cohort": shown}
     if secure and "device" in body:
         hidden = ("bytes", "seconds", "examples", "treated")
         body = {name: value for name, value in body.items() if name not in hidden}
+    elif "device" in body and "examples" in body:
+        body = {**body, "examples": rounded_size(cast("int", body["examples"]))}
     return EventView(seq=row.seq, at=row.at, kind=row.kind, body=body)

@@ -16,6 +16,7 @@ from client_sdk.credentials.certificate import Certificate, HolderClass, Revocat
 from client_sdk.credentials.errors import CredentialError
 from client_sdk.credentials.identity_keys import TrustedAuthority
 from client_sdk.flower.work import node_id
+from client_sdk.protocol.devices import rounded_size
 from coordinator.runtime.process_state import list_row
 from coordinator.store.port import AuditRow, DeviceRow, Reader
 from coordinator.verify.audit import audit_rows
@@ -54,9 +55,9 @@ class IdentityChecks:
             name = f"device {device.device}"
             if device.node not in (None, node_id(device.device)):
                 yield _violation(f"{name} has the node id {device.node}, which is not its own")
-            joined = audited.caps.get(device.device, device.examples_cap)
-            if device.examples_cap != joined:
-                yield _violation(f"{name} may claim {device.examples_cap} examples, and it registered with {joined}")
+            joined = audited.caps.get(device.device)
+            if joined is not None and (rounded := rounded_size(device.examples_cap)) != joined:
+                yield _violation(f"{name} may claim {rounded} examples, rounded up, and it registered with {joined}")
             yield from audited.registration("device", device.device, device.enrolled_at)
             yield from audited.leaving(device)
             if device.key_id is None:
@@ -201,7 +202,7 @@ class _Audited:
     def __init__(self, reader: Reader) -> None:
         self.registered: dict[str, set[str]] = {"device": set(), "worker": set()}
         self.caps: dict[str, int] = {}
-        """Device -> the most examples that it may claim, since it registered first."""
+        """Device -> the most examples that it may claim, rounded up, since it registered first."""
         self.labels: dict[str, set[str]] = defaultdict(set)
         """Worker -> what it asked to be called."""
         self.begun = False
@@ -231,8 +232,8 @@ class _Audited:
             case "device.register done":
                 self._first.setdefault((row.action, says["device"]), row.at)
                 self.registered["device"].add(says["device"])
-                if "examples_cap" in says:
-                    self.caps.setdefault(says["device"], int(says["examples_cap"]))
+                if "rounded_cap" in says:
+                    self.caps.setdefault(says["device"], int(says["rounded_cap"]))
             case "worker.register":
                 self._first.setdefault((row.action, row.by), row.at)
                 self.labels[row.by].add(row.detail.partition("=")[2])

@@ -251,7 +251,10 @@ class Secure(Section):
             )
         if cohort.asks_size:
             field = f"min_examples = {cohort.min_examples}" if cohort.min_examples > 1 else f"choose = {cohort.choose}"
-            yield f"each device says how many examples it has, since cohort.{field} goes by it."
+            yield (
+                f"cohort.{field} goes by how many examples each device says it has, and leaves out devices whose data "
+                "goes in clear for no learner, as after their first secure round: they say none."
+            )
 
     def said_of_first(self) -> str:
         """A sentence where the plan does not say where the run's first model comes from; else empty."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from client_sdk.credentials.certificate import Certificate
-from client_sdk.protocol.devices import said_class
+from client_sdk.protocol.devices import rounded_size, said_class
 from client_sdk.protocol.insight import (
     CertificateView,
     ClassView,
@@ -110,7 +110,7 @@ class _States:
         return DeviceView(
             device=row.device,
             label=row.label,
-            examples_cap=row.examples_cap,
+            examples_cap=rounded_size(row.examples_cap),
             enrolled_at=row.enrolled_at,
             last_seen_at=row.last_seen_at,
             state=state,

@@ -18,7 +18,7 @@ from client_sdk import codecs
 from client_sdk.credentials.certificate import Certificate
 from client_sdk.credentials.identity_keys import AUTHORITY_ID_BYTES, KEY_BYTES
 from client_sdk.device.policy import work_refusal
-from client_sdk.protocol.devices import UpdateReport, Work
+from client_sdk.protocol.devices import UpdateReport, Work, rounded_size
 from client_sdk.protocol.field_docs import field_docs
 from client_sdk.protocol.insight import CheckPlan, CostLine, PlanView
 from client_sdk.protocol.names import REPORT_KEY, size_text
@@ -272,13 +272,15 @@ class PlanCheck:
         )
 
     def _capped(self, plan: Plan) -> list[str]:
-        """What is known of the sizes of registered devices. Those that told none may claim as many as any."""
+        """What people may know of the sizes of registered devices (``rounded_size``): the power of two below each.
+        Those that told none may claim as many as any."""
         sizes, after, most = list[int](), "", self._core.settings.examples_cap
         with self._core.store.reading() as reader:
             while page := reader.devices(_PAGE, after):
-                sizes += [row.examples_cap for row in page if row.left_at is None and row.examples_cap < most]
+                caps = [row.examples_cap for row in page if row.left_at is None and row.examples_cap < most]
+                sizes += [max(1, rounded_size(cap) // 2) for cap in caps]
                 after = page[-1].device
-        said = said_of_plan(plan, sizes, whose="registered devices that told their size")
+        said = said_of_plan(plan, sizes, whose="registered devices that told their size, rounded down,")
         return [f"{said}."] if said else []
 
 

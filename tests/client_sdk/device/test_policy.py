@@ -144,6 +144,9 @@ def test_bounds_reach_the_attempt_as_they_were_set() -> None:
     assert secure_policy(Policy(secure=SecureBounds.model_validate(message))) == SecurePolicy(**message)
 
 
+WORK: tuple[dict[str, Any], ...] = ({}, {"epochs": 2}, {"epochs": 3, "drop_last": True}, {"steps": 2}, {"steps": 9})
+
+
 def test_a_device_that_sets_nothing_sends_these_bytes() -> None:
     plain = '"policy":{"learners":null,"secure_only":false,"max_epochs":null}'
     rest = ',"secure":0,"process":"","facts":{"sdk":""},"hold_s":25.0}'
@@ -163,10 +166,18 @@ def test_what_is_set_travels_with_the_check_in() -> None:
     [
         (19, {"batch_size": 1}, {}, "lets no update of fewer than 20 examples into a sum"),
         (20, {"batch_size": 10}, {}, None),
-        (20, {"batch_size": 11}, {}, "allows 50% of its data in a batch at most; the plan's batch of 11 is more"),
-        (20, {"steps": 1, "batch_size": 1}, {}, "allows whole passes only; the plan's 1 steps are not one pass"),
-        (20, {"steps": 19, "batch_size": 1}, {}, "allows whole passes only; the plan's 19 steps are not one pass"),
-        (20, {"steps": 20, "batch_size": 1}, {}, None),
+        (32, {"batch_size": 10}, {}, None),
+        (32, {"batch_size": 11}, {}, "allows 50% of its data in a batch at most; the plan's batch of 11 may be more"),
+        (33, {"batch_size": 16}, {}, None),
+        (64, {"batch_size": 17}, {}, "allows 50% of its data in a batch at most; the plan's batch of 17 may be more"),
+        (
+            20,
+            {"steps": 1, "batch_size": 1},
+            {},
+            "whole passes only; the plan's 1 steps may be less than one pass",
+        ),
+        (20, {"steps": 31, "batch_size": 1}, {}, "allows whole passes only; the plan's 31 steps may be less than one"),
+        (20, {"steps": 32, "batch_size": 1}, {}, None),
         (20, {"steps": 19, "batch_size": 1}, {"whole_passes": False}, None),
         (20, {"steps": 1, "batch_size": 1}, {"whole_passes": False}, "wants 2 steps behind an update"),
         (20, {"epochs": 1, "batch_size": 20}, {"largest_batch": 1.0}, "wants 2 steps behind an update"),
@@ -185,9 +196,40 @@ def test_no_update_of_too_little_work_comes_into_a_sum(
     assert refusal(assignment(secure=False, **task), offer(examples=examples, policy=policy)) is None
 
 
+@pytest.mark.parametrize(("one", "other"), [(20, 32), (33, 64), (65, 128), (100, 101), (513, 1024)])
+@pytest.mark.parametrize(
+    "bounds", [{}, {"whole_passes": False, "fewest_steps": 7}, {"largest_batch": 1.0}, {"largest_batch": 0.1}]
+)
+def test_repro_refusals_tell_no_more_of_a_size_than_its_power_of_two(
+    one: int, other: int, bounds: dict[str, Any]
+) -> None:
+    """A coordinator that varied steps and batch over ten runs, and saw which were refused, knew the exact size."""
+    policy = Policy(secure=SecureBounds(**bounds), max_epochs=3)
+    tasks: list[dict[str, Any]] = [{"batch_size": batch, **more} for batch in range(1, 1100, 7) for more in WORK]
+    tasks += [{"batch_size": 10, "steps": steps} for steps in range(1, 500)]
+    tasks += [{"batch_size": 1, "steps": steps} for steps in range(1, 2100)]
+    refused = 0
+    for task in tasks:
+        work = assignment(secure=True, **task)
+        of_one, of_other = (refusal(work, offer(examples=size, policy=policy)) for size in (one, other))
+        assert of_one == of_other, task
+        refused += of_one is not None
+    assert 0 < refused < len(tasks)
+    assert refusal(assignment(secure=True), offer(examples=19)), "the owner's own fewest is exact"
+
+
+@pytest.mark.parametrize("examples", [20, 21, 31, 32, 33, 63, 64, 65, 1000])
+def test_no_work_below_the_owners_floors_is_taken_whatever_the_size(examples: int) -> None:
+    for batch in range(1, examples + 2):
+        for task in ({"batch_size": batch}, {"batch_size": batch, "steps": -(-examples // batch) - 1}):
+            if task.get("steps") != 0 and refusal(assignment(secure=True, **task), offer(examples=examples)) is None:
+                assert batch <= examples / 2, task
+                assert "steps" not in task, "less than a whole pass"
+
+
 def test_a_secure_round_within_the_owners_bounds_is_taken() -> None:
-    assert refusal(assignment(secure=True), offer(examples=64, policy=Policy(secure_only=True))) is None
-    assert refusal(assignment(secure=True), offer(examples=64, policy=Policy(plain=()))) is None
+    assert refusal(assignment(secure=True), offer(examples=65, policy=Policy(secure_only=True))) is None
+    assert refusal(assignment(secure=True), offer(examples=65, policy=Policy(plain=()))) is None
 
 
 def test_a_secure_round_beyond_them_and_one_that_this_sdk_does_not_know_are_refused_before_training() -> None:
@@ -203,10 +245,15 @@ def test_a_device_says_that_it_speaks_the_secure_protocol() -> None:
     assert shown(offer(examples=60)) == offer(examples=60, secure=SECURE_VERSION)
 
 
-def test_a_device_that_takes_secure_rounds_only_says_no_size() -> None:
-    secret = offer(examples=60, policy=Policy(secure_only=True))
+@pytest.mark.parametrize(
+    "policy", [Policy(secure_only=True), Policy(plain=()), Policy(secure_only=True, plain=("a:b",))]
+)
+def test_a_device_whose_data_goes_in_clear_for_no_learner_says_no_size(policy: Policy) -> None:
+    """Because its owner says so, or after its first secure round."""
+    secret = offer(examples=60, policy=policy)
     assert shown(secret).examples == 0
-    assert refusal(assignment(secure=True, steps=6, batch_size=10), secret.changed(examples=60)) is None
+    assert shown(offer(examples=60, policy=Policy(plain=("a:b",)))).examples == 60, "plain plans need it"
+    assert refusal(assignment(secure=True, steps=7, batch_size=10), secret.changed(examples=60)) is None
 
 
 @pytest.mark.parametrize("steps", [40, 1_000_000])
@@ -217,7 +264,7 @@ def test_repro_a_device_that_says_no_size_says_none_when_it_refuses_steps(steps:
         refusal(assignment(secure=True, steps=steps, batch_size=10), offer(examples=size, policy=policy))
         for size in (61, 67, 71)
     }
-    assert said == {f"This device's owner allows 5 epochs a round; the plan asks for {steps} steps, which are more."}
+    assert said == {f"This device's owner allows 5 epochs a round; the plan asks for {steps} steps, which may be more."}
 
 
 def test_a_device_without_learners_says_so() -> None:

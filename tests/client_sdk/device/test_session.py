@@ -153,17 +153,18 @@ def test_no_action_shows_a_secret_when_it_is_printed() -> None:
         assert secret not in repr(certify)
 
 
-@pytest.mark.parametrize(("secure_only", "examples"), [(False, 60), (True, 0)])
-def test_a_device_says_how_many_examples_it_has_unless_it_takes_secure_rounds_only(
-    secure_only: bool, examples: int
-) -> None:
+@pytest.mark.parametrize(
+    ("policy", "examples"),
+    [(Policy(), 60), (Policy(secure_only=True), 0), (Policy(plain=()), 0), (Policy(plain=("a:b",)), 60)],
+)
+def test_a_device_says_how_many_examples_it_has_where_its_data_may_go_in_clear(policy: Policy, examples: int) -> None:
     driver = Driver(ScriptedCoordinator(rounds=0))
     driver.coordinator.wait = Wait(reason="No.", min_s=1, max_s=1)
     driver.coordinator.interfere = lambda method, path: (
         problem("revoked-key", "It ends here.") if "/v1/checkins" in path and _asked(driver) else None
     )
     with pytest.raises(ProblemError):
-        run(driver, offer=offer(policy=Policy(secure_only=secure_only)))
+        run(driver, offer=offer(policy=policy))
     said = [action.message for action in driver.performed if isinstance(action, Send)]
     registration, check_in = (next(one for one in said if isinstance(one, kind)) for kind in (Registration, CheckIn))
     assert (registration.examples, check_in.examples) == (examples, examples)

@@ -99,14 +99,13 @@ def test_who_registers_and_who_leaves_is_recorded_without_the_devices_label(audi
     """Rows of the audit stay, and a device that leaves is promised that its label does not (``leaving.kept_of``)."""
     world, key = audited.world, key_of("a device")
     certificate = world.authority.certificate(key, at=world.clock.at)
-    message = {"certificate": certificate.encoded.hex(), "label": "ward 7"}
+    message = {"certificate": certificate.encoded.hex(), "label": "ward 7", "examples": 300}
     signing = Signing(key, world.clock.now)
     audited.ask("POST", Route.REGISTER, json=message, auth=signing).raise_for_status()
     audited.ask("POST", Route.LEAVE, auth=signing).raise_for_status()
-    cap = world.coordinator.core.settings.examples_cap
     assert audited.rows() == [
         (None, certificate.id, "device.register", ""),
-        (None, certificate.id, "device.register done", f"device={certificate.id} examples_cap={cap}"),
+        (None, certificate.id, "device.register done", f"device={certificate.id} rounded_cap=512"),
         (None, certificate.id, "device.leave", ""),
     ]
     left = world.store.device(certificate.id)

@@ -89,7 +89,7 @@ def test_check_says_what_a_secure_plan_leaves_open(plan: Path, capsys: pytest.Ca
     equal = checked("--set", "aggregation.weighting='equal'")
     assert "sizes:" not in equal
     asks = checked("--set", "aggregation.weighting='equal'", "--set", "cohort.min_examples=2")
-    assert "sizes: each device says how many examples it has, since cohort.min_examples = 2 goes by it." in asks
+    assert "sizes: cohort.min_examples = 2 goes by how many examples each device says it has, and leaves out" in asks
 
 
 def test_check_says_whose_examples_the_cap_cuts(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 
@@ -128,10 +129,13 @@ def test_the_stream_of_events_has_no_number_of_a_single_device(world: Served) ->
         assert "device" not in event.body or "bytes" not in event.body, event
 
 
-def test_the_stream_of_a_plain_run_has_what_it_had(world: Served) -> None:
-    world.create(name="plain", cohort={"select": 2, "goal": 2, "quorum": 1.0})
+def test_the_stream_of_a_plain_run_has_what_it_had_but_for_sizes_which_are_rounded_up(world: Served) -> None:
+    world.coordinator.operators.stop(RUN)
+    world.create(name="plain", cohort={"select": 2, "goal": 2, "quorum": 1.0, "select_s": 10})
+    world.check_in(examples=10)
     world.pass_time(11)
-    world.check_in()
-    drawn = [event for event in world.coordinator.operators.events("plain") if event.kind == "Drawn"]
-    rows = [row for row in world.store.events("plain", 0) if row.kind == "Drawn"]
-    assert [event.body for event in drawn] == [row.body for row in rows]
+    (drawn,) = [event.body for event in world.coordinator.operators.events("plain") if event.kind == "Drawn"]
+    (stored,) = [row.body for row in world.store.events("plain", 0) if row.kind == "Drawn"]
+    cohort = cast("list[list[Any]]", stored["cohort"])
+    assert [size for _, size in cohort] == [10, 10]
+    assert drawn == {**stored, "cohort": [[device, 16] for device, _ in cohort]}

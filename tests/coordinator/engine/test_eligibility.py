@@ -134,17 +134,20 @@ def test_a_device_of_another_version_of_the_secure_protocol_takes_part_in_plain_
 
 
 @pytest.mark.parametrize(
-    ("cohort", "secure_only", "fewest"),
+    ("cohort", "policy", "fewest"),
     [
-        ({}, True, 0),
-        ({}, False, 1),
-        ({"min_examples": 2}, True, 2),
-        ({"min_examples": 2}, False, 2),
-        ({"choose": "by_examples", "pool": 400}, True, 1),
+        ({}, {"secure_only": True}, 0),
+        ({}, {"plain": ()}, 0),
+        ({}, {"plain": ("quorate:mnist-mlp",)}, 1),
+        ({}, {}, 1),
+        ({"min_examples": 2}, {"secure_only": True}, 2),
+        ({"min_examples": 2}, {"plain": ()}, 2),
+        ({"min_examples": 2}, {}, 2),
+        ({"choose": "by_examples", "pool": 400}, {"secure_only": True}, 1),
     ],
 )
-def test_who_takes_part_in_secure_rounds_only_tells_a_size_only_where_the_plan_asks_for_it(
-    cohort: dict[str, Any], secure_only: bool, fewest: int
+def test_whose_data_goes_in_clear_for_no_learner_needs_to_tell_a_size_only_where_the_plan_asks_for_it(
+    cohort: dict[str, Any], policy: dict[str, Any], fewest: int
 ) -> None:
     body: dict[str, Any] = {
         "name": "sizes",
@@ -153,7 +156,7 @@ def test_who_takes_part_in_secure_rounds_only_tells_a_size_only_where_the_plan_a
         "aggregation": {"weighting": "equal"},
         "secure": {"max_norm": 1.0, "max_abs": 0.25},
     }
-    offer = offer_of(CheckIn(learners={"quorate:mnist-mlp": "1.2"}, policy=Policy(secure_only=secure_only)))
+    offer = offer_of(CheckIn(learners={"quorate:mnist-mlp": "1.2"}, policy=Policy(**policy)))
     assert fewest_examples(Plan.parse(body), offer) == fewest
     plain = {name: section for name, section in body.items() if name != "secure"}
     assert fewest_examples(Plan.parse(plain), offer) == max(1, fewest)

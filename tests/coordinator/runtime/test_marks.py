@@ -219,14 +219,17 @@ def test_verify_names_a_mark_that_was_removed_or_made_up(world: World) -> None:
     assert f"{place}: the row is stored, and the log does not give it" in found
 
 
-def test_devices_that_tell_no_size_are_drawn_where_the_plan_does_not_ask_for_it(world: World) -> None:
+@pytest.mark.parametrize("policy", [{"secure_only": True}, {"plain": ()}])
+def test_devices_that_tell_no_size_are_drawn_where_the_plan_does_not_ask_for_it(
+    world: World, policy: dict[str, Any]
+) -> None:
     secure_run(world)
-    world.check_in(examples=0, secure=any_work(smallest_cohort=3), secure_only=True)
+    world.check_in(examples=0, secure=any_work(smallest_cohort=3), **policy)
     assert len(state(world).current.members) == 4
     world.coordinator.operators.stop("secret")
     sizes = {"select": 4, "goal": 4, "quorum": 0.6, "min_examples": 5}
     asking = secure_run(world, name="asking", cohort=sizes)
-    (answer, *_) = world.check_in(examples=0, secure=any_work(smallest_cohort=3), secure_only=True)
+    (answer, *_) = world.check_in(examples=0, secure=any_work(smallest_cohort=3), **policy)
     assert "the plan selects devices by their size, and this one tells none" in answer.reason
     assert state(world, asking).phase == "selecting"
 

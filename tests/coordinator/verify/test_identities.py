@@ -12,6 +12,7 @@ import pytest
 
 from client_sdk.credentials.certificate import Certificate, RevocationList, sign_revocations
 from client_sdk.protocol.access import CreateKey
+from client_sdk.protocol.devices import rounded_size
 from coordinator.access import OperatorAccess
 from coordinator.access.roles import Grant, Operator, Role, Scope
 from coordinator.blobs import FileBlobs
@@ -54,7 +55,9 @@ def play(folder: Path) -> None:
     record, keys = coordinator.access.audit.record, coordinator.access.keys
     first = store.devices()[0]
     record(first.device, "device.register")
-    record(first.device, "device.register done", f"device={first.device} examples_cap={first.examples_cap}")
+    record(
+        first.device, "device.register done", f"device={first.device} rounded_cap={rounded_size(first.examples_cap)}"
+    )
     record(worker.id, "worker.register", "label=cluster 7")
     record(worker.id, "worker.register done", f"worker={worker.id}")
     with store.transaction() as tx:

@@ -56,8 +56,8 @@ def secured(
             "select": select,
             "goal": goal,
             "quorum": _quorum(chance, goal, groups),
-            "pool": select + (plan["cohort"]["choose"] == "by_examples" or chance.below("pool of groups", groups)),
-            "choose": "by_examples" if plan["cohort"]["choose"] == "by_examples" else "uniform",
+            "pool": select + chance.below("pool of groups", groups),
+            "choose": "uniform",  # devices say no size after their first secure round
             "collect_s": collect_s,
         },
         "aggregation": {

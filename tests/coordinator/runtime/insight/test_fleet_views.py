@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from client_sdk.protocol.devices import CheckIn, DeviceFacts
+from client_sdk.protocol.devices import CheckIn, DeviceFacts, Registered
 from client_sdk.protocol.insight import CertificateView, DeviceDetail
 from client_sdk.protocol.operators import DeviceView
 from coordinator.runtime.insight import fleet_views
@@ -16,6 +17,7 @@ from coordinator.runtime.insight.fleet_views import DeviceFilter, class_of
 from coordinator.store import open_store
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import DeviceRow
+from tests.coordinator.certified import key_of
 from tests.coordinator.store import rows
 from tests.coordinator.world import LEARNER, World
 
@@ -362,6 +364,29 @@ def test_what_a_device_says_of_itself_is_shown_as_it_says_it_now() -> None:
     assert [shown(world, number).facts for number in (0, 1)] == [{"sdk": "0.3.1"}, {}]
     world.coordinator.devices.check_in(world.rows[0], said.changed(facts=DeviceFacts()))()
     assert shown(world, 0).facts == {}
+
+
+@pytest.mark.parametrize(("says", "people_see"), [(1, 1), (2, 2), (3, 4), (32, 32), (33, 64), (1000, 1024)])
+def test_nobody_is_shown_how_many_examples_a_device_has_but_their_power_of_two(says: int, people_see: int) -> None:
+    """In lists, pages of a device, the audit and the log of its rounds; the coordinator itself keeps what it said."""
+    world = World(0)
+    certificate = world.authority.certificate(key_of("a device"), at=world.clock.at)
+    row = world.coordinator.identities.register_device(certificate, examples=says)
+    fleet = world.coordinator.insight.fleet
+    assert row.examples_cap == says
+    assert [view.examples_cap for view in (*fleet.devices(), fleet.device(row.device).device)] == [people_see] * 2
+    assert Registered(device=row.device, examples_cap=says).rounded_cap == people_see
+
+
+def test_the_log_of_a_plain_run_shows_sizes_rounded_up() -> None:
+    world = World(4)
+    world.create(finish={"rounds": 1})
+    world.play_round(1)
+    shown = {event.kind: event.body for event in world.coordinator.operators.events("marks")}
+    assert {size for _, size in cast("list[tuple[str, int]]", shown["Drawn"]["cohort"])} == {16}
+    assert shown["Reported"]["examples"] == 16
+    stored = {row.kind: row.body for row in world.store.events("marks", 0)}
+    assert stored["Reported"]["examples"] == 10
 
 
 def test_a_device_that_asks_for_its_assignment_again_is_seen() -> None:

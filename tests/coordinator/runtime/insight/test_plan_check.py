@@ -168,7 +168,10 @@ def test_the_schema_is_that_of_the_command() -> None:
 def test_devices_that_weigh_less_than_their_examples_are_said() -> None:
     world = World(8)  # each registered with 1,000 examples
     (said,) = check(world, uploaded(world), aggregation={"weight_cap": 100}).warnings
-    assert said.startswith("8 of 8 registered devices that told their size hold more than weight_cap = 100 examples")
+    assert said.startswith(
+        "8 of 8 registered devices that told their size, rounded down, hold more than weight_cap = 100 examples, "
+        "up to 512"
+    )
     assert check(world, uploaded(world), aggregation={"weight_cap": 1000}).warnings == []
 
 
