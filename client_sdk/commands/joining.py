@@ -23,6 +23,7 @@ from client_sdk.commands.token_file import TokenFile, enrolment_token
 from client_sdk.terminal import DEFAULT_URL, Url, fail, say, say_json
 
 if TYPE_CHECKING:
+    from client_sdk.data import Shard
     from client_sdk.device.storage import FileStorage
     from client_sdk.http.client import Notice
     from client_sdk.learners import Catalogue, Trainer
@@ -215,7 +216,7 @@ class Joining:
 
     def prepare(self) -> tuple[Catalogue, Any]:
         """The learners and the data that the options name. Failure where an option is wrong."""
-        from client_sdk.data import Shard, load_data, with_target
+        from client_sdk.data import load_data, with_target
         from client_sdk.http.urls import check_url
         from client_sdk.learners import EVERY, catalogue_for
         from client_sdk.protocol.names import LEARNER_PATTERN
@@ -236,7 +237,7 @@ class Joining:
             if name != EVERY and not re.fullmatch(LEARNER_PATTERN, name):
                 fail(f"{name!r} is not a learner's name; it looks like package:name.")
         source = with_target(self.data, self.target)
-        data = load_data(source, Shard.parse(self.shard) if self.shard is not None else None)
+        data = load_data(source, self._share())
         # after the data: learners may import torch, which takes seconds
         catalogue = catalogue_for(self.learner or (), self.allow or ())
         if not catalogue.usable:
@@ -283,11 +284,16 @@ class Joining:
 
     @property
     def sums(self) -> Path:
-        """The file in which devices with this data count into how many sums it goes: one for each file, wherever it is
-        named from, or installed data set, and share of it."""
-        named = Path(self.data or "")
-        data = str(named.resolve()) if named.exists() else self.data
-        return self.sums_folder / hashlib.sha256(f"{data}\n{self.shard}".encode()).hexdigest()
+        """The file in which devices with this data count into how many sums it goes: one for each share of a file or of
+        an installed data set, however they are written. Failure as ``prepare``."""
+        from client_sdk.data import identity_of
+
+        return self.sums_folder / hashlib.sha256(identity_of(self.data or "", self._share()).encode()).hexdigest()
+
+    def _share(self) -> Shard | None:
+        from client_sdk.data import Shard
+
+        return Shard.parse(self.shard) if self.shard is not None else None
 
     @property
     def name(self) -> str:

@@ -252,6 +252,15 @@ def with_target(source: str, target: str | None) -> str:
     return f"{table.path}:{target}"
 
 
+def identity_of(source: str, shard: Shard | None = None) -> str:
+    """One text for the same examples, however they are written: the file that a path leads to, whichever of its columns
+    is predicted, or the full name of an installed data set; and the share. DataSourceError where none is installed."""
+    table = TableFile.parse(source)
+    file = Path(source) if table is None else table.path
+    share = shard or Shard(1, 1)
+    return f"{file.resolve() if is_file(source) else entry_of(source).name}\n{share.index}/{share.count}"
+
+
 def load_data(source: str, shard: Shard | None = None) -> Data:
     """The data called ``source``, or this share of it. DataSourceError where it cannot be loaded or the share is
     empty."""

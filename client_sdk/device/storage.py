@@ -179,9 +179,8 @@ class FileStorage:
             newest = self.load_secure()
             changed = change(newest)
             if changed is not newest:
-                last = changed.last_answered
-                if self._sums is not None and last is not None and last != newest.last_answered:
-                    self._sums.add(last[1].at)
+                if self._sums is not None and (entered := changed.answered_since(newest)) is not None:
+                    self._sums.add(entered.at)
                 with explained(self.folder):
                     self._files.replace_erasing(self._secure_path, changed.encoded)
             return changed

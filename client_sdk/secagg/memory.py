@@ -254,10 +254,16 @@ class Memory:
     """When masked vectors of the same data left in the last days, from this and other folders that count together: Unix
     seconds by their clocks. The storage gives them with each memory, and keeps them elsewhere."""
 
-    @property
-    def last_answered(self) -> tuple[bytes, Answered] | None:
-        """The model that was answered last; None before the first."""
-        return [*self.answered.items()][-1] if self.answered else None
+    def answered_since(self, before: Memory) -> Answered | None:
+        """The model that was answered last, where one more update has gone into a sum of it than in ``before``; else
+        None. A clock that was set back changes times alone, and counts nothing."""
+        if not self.answered:
+            return None
+        digest, last = [*self.answered.items()][-1]
+        if not before.answered or [*before.answered][-1] != digest:
+            return last
+        old = before.answered[digest]
+        return last if last.vectors > old.vectors or last.at > old.at else None
 
     def require_seen(self, tensors: bytes, seen: Live | None) -> None:
         """Raise Superseded where the stored attempt on this checkpoint is another than ``seen``, or at another step."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,18 +115,35 @@ def test_bounds_on_secure_rounds_are_sent_where_they_are_set(
     assert len(read_history(workplace / "d1")) == 2
 
 
+def test_repro_the_same_data_count_together_however_they_are_written(workplace: Path) -> None:
+    for name in ("mine.csv", "mnist", "mnist.npz"):
+        (workplace / name).mkdir() if "." not in name else (workplace / name).touch()
+    (workplace / "link.csv").symlink_to("mine.csv")
+    (workplace / "sub").mkdir()
+
+    def counted(data: str, shard: str | None = None, target: str | None = None) -> Path:
+        return Joining(data=data, shard=shard, target=target, sums_folder=Path("sums"), folder=Path("another")).sums
+
+    table = [("mine.csv", "outcome"), ("mine.csv:outcome", None), ("./mine.csv:outcome", None), ("link.csv", "age")]
+    table += [(f"{workplace}/mine.csv:outcome", None), ("sub/../mine.csv:outcome", None)]
+    found = [
+        {counted(data, shard, target) for data, target in table for shard in (None, "1/1", "01/1")},
+        {counted("mnist", shard) for shard in ("1/600", "01/600", " 1/0600")} | {counted("quorate:mnist", "1/600")},
+        {counted("mnist", "2/600")},
+        {counted("mnist"), counted("quorate:mnist", "1/1")},
+        {counted("mnist.npz"), counted("./mnist.npz", "1/1")},
+    ]
+    assert [len(same) for same in found] == [1] * len(found)
+    assert len(set.union(*found)) == len(found)
+
+
 @pytest.mark.parametrize("join", [device, group])
 def test_devices_with_the_same_data_count_their_sums_together(
     join: Any, workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the file, wherever it is named from, and its share: of two folders with stock commands."""
     monkeypatch.setenv("QUORATE_SUMS_FOLDER", "sums")
-    (workplace / "link.npz").symlink_to("mine.npz")
-    count = partial(Joining, sums_folder=Path("sums"))
-    here = count(data="mine.npz").sums
-    assert here == count(data=str(workplace / "mine.npz"), folder=Path("d2"), target="y").sums
-    assert here == count(data="link.npz").sums
-    assert len({here, count(data="mine.npz", shard="1/2").sums, count(data="mnist").sums}) == 3
+    here = Joining(data="mine.npz", sums_folder=Path("sums")).sums
 
     def made() -> list[bool]:
         """What a device of another folder says of today's sums, round after round."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -234,6 +235,27 @@ def test_folders_with_the_same_data_count_their_vectors_together(tmp_path: Path)
     sums.write_text("x")
     with FileStorage(tmp_path / "d", sums=sums) as storage, pytest.raises(StorageError, match="cannot be read"):
         storage.load_secure()
+
+
+def test_repro_a_vector_is_counted_once_whatever_the_clock_does(tmp_path: Path) -> None:
+    """One vector and three sweeps by a clock that was set back were four sums."""
+    with FileStorage(tmp_path / "a", sums=tmp_path / "sums") as storage:
+
+        def counted(change: Callable[[Memory], Memory]) -> int:
+            storage.keep(change)
+            return len(storage.load_secure().of_data)
+
+        def answered(digest: bytes, at: float) -> int:
+            model = Answered(at=at, sketch=of([1.0]))
+            return counted(lambda newest: newest.swept(at).answering(digest, model))
+
+        assert answered(b"a" * 32, 1000.0) == 1
+        for at in (900.0, 800.0, 700.0):
+            assert counted(lambda newest, at=at: newest.swept(at)) == 1  # type: ignore[misc]
+        assert answered(b"a" * 32, 700.0) == 2, "a second vector on the same model"
+        assert answered(b"a" * 32, 600.0) == 3, "and one in the same step as a sweep"
+        assert answered(b"b" * 32, 600.0) == 4
+        assert answered(b"b" * 32, 600.0 + 1.5 * DAY) == 1, "a day later: those before count no more"
 
 
 def test_vectors_that_leave_several_folders_at_one_moment_are_all_counted(tmp_path: Path) -> None:
