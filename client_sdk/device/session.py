@@ -69,6 +69,10 @@ OVER = frozenset(
 """Final refusals of an update that say nothing against its bytes: the device has no place in the round. After any other
 the device withdraws and rests, since it would train the same again."""
 
+FAILED = "Training failed on this device: its own log says how."
+"""What a coordinator is told in a secure round: errors have numbers that follow from the data, as of the step that a
+model failed at, on the rest of an epoch."""
+
 Session = Generator[Action, Reply, int]
 """Returns the number of rounds joined."""
 
@@ -189,7 +193,7 @@ class _Session(SecureParts):
         secret = b"" if assignment.secure is None else (yield from self.secret())
         reply = self.observe((yield Train(assignment=assignment, due_at=self.due_at, secret=secret)))
         if isinstance(reply, Failed):
-            return (yield from self._withdraw(assignment, reply.reason))
+            return (yield from self._withdraw(assignment, FAILED if assignment.secure is not None else reply.reason))
         if not isinstance(reply, Trained):
             raise TypeError(f"the driver answered Train with {reply!r}")
         size, most = len(reply.body), assignment.max_update_bytes

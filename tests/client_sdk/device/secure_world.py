@@ -12,6 +12,7 @@ from client_sdk.device.actions import (
     Action,
     Answered,
     Certify,
+    Failed,
     Fetch,
     Fetched,
     FetchList,
@@ -88,6 +89,8 @@ class SessionPhone(Phone):
         self.trainings = 0
         self.completes = True
         """Whether its time is enough for the whole task."""
+        self.failure = ""
+        """Why its training fails; empty: it does not."""
         self.crashes: dict[int, str] = {}
         self.lost: set[int] = set()
         """Counts of actions whose answers are lost: the request arrives."""
@@ -212,6 +215,8 @@ class SessionPhone(Phone):
             case Train():
                 self.trainings += 1
                 secure = action.assignment.secure is not None
+                if self.failure:
+                    return Failed(self.failure, at)
                 return Trained(self.contribution().encoded if secure else b"a plain update", self.completes, at)
             case Sleep():
                 self.not_before = at + action.max_s

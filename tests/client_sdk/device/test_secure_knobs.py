@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from client_sdk.device.actions import Answered, Reply, Send, Train
-from client_sdk.protocol.devices import Assignment, CheckpointRef, Task, TaskStrategy, Wait
+from client_sdk.protocol.devices import Assignment, CheckpointRef, Task, TaskStrategy, Wait, Withdrawal
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.secure import SecureTask
 from tests.client_sdk.device.secure_world import SessionPhone, finish, world_with
@@ -145,6 +145,18 @@ def test_a_device_that_was_told_this_alone_puts_in_what_it_would_have(message: s
     assert {phone.name, peer.name} <= set(world.survivors())
     assert (world.weights() == world.expected_weights()).all()
     assert asked(phone) == asked(peer)
+
+
+def test_repro_what_fails_in_training_stays_on_the_device() -> None:
+    """A model that fails on a batch of one example told the device's size by the step, and other errors values of its
+    data."""
+    world, (phone,) = world_with(1, n=6, cohort={"quorum": 0.5})
+    phone.failure = "LearnerFailed: at step 13, on a batch of 1"
+    finish(world, [phone])
+    (said,) = phone.routes(Route.WITHDRAWN)
+    assert said.message == Withdrawal(reason="Training failed on this device: its own log says how.")
+    assert phone.history == [(1, "withdrawn")]
+    assert not phone.sent
 
 
 @pytest.mark.parametrize("partial", ["full", "examples_seen", "refuse"])
