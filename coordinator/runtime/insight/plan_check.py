@@ -340,7 +340,8 @@ def declined(plan: Plan, values: int | None, examples: int | None = None) -> Ite
         return
     reasons = list(refused_terms(terms, bounds, values or 1))
     # With fewer examples a batch is too large a share of them; the more there are, the fewer tasks are whole passes.
-    best = max(bounds.fewest_examples, math.ceil(plan.task.batch_size / bounds.largest_batch))
+    best = math.ceil(plan.task.batch_size / bounds.largest_batch)
+    best = bounds.fewest_examples if best <= bounds.fewest_examples else rounded_size(best - 1) + 1
     if work := work_refusal(plan.task, bounds, best if examples is None else examples):
         reasons.append(work)
     yield from (f"devices whose owners set nothing decline: {reason}" for reason in reasons)
