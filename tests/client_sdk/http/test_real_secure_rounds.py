@@ -21,6 +21,7 @@ from client_sdk.http.operator import OperatorClient
 from client_sdk.protocol.devices import Policy, SecureBounds, Task, Work
 from client_sdk.tensors import Manifest, Tensors
 from client_sdk.update import Update
+from tests.client_sdk.bounds import any_work
 from tests.client_sdk.http.operated import create, model_of, wait_for_end
 from tests.client_sdk.http.secure_clients import LEARNER, SecureFleet
 from tests.coordinator.secure.world import STAGES
@@ -151,6 +152,25 @@ def test_of_size_metrics_and_times_no_byte_leaves_a_device_of_secure_rounds_only
             lengths.setdefault(request.url.path.rsplit("/", 1)[-1], set()).add(len(request.content))
     assert lengths.keys() == set(STAGES), "the exchanges alone"
     assert [len(lengths[stage]) for stage in ("advertise", "mask")] == [1, 1], "as long whatever the data"
+
+
+def test_repro_after_its_first_secure_round_a_device_says_its_size_no_more(real: Server, tmp_path: Path) -> None:
+    """Its data goes in clear for no learner then, so that nobody needs to know; it said its exact size for ever."""
+    sent: list[httpx2.Request] = []
+    run = create(real, PLAN, {"marks": np.zeros((DEVICES, ROUNDS), np.float32)})
+    networks = {2: lambda inner: Tap(inner, sent)}
+    open_policy = Policy(secure=any_work(smallest_cohort=3))
+    fleet = SecureFleet(
+        real, tmp_path / "devices", [Mark(slot) for slot in range(DEVICES)], networks, policy=open_policy
+    )
+    try:
+        wait_for_end(real, run)
+        fleet.wait_for(2, "under masks.", times=ROUNDS)
+    finally:
+        fleet.end()
+    asked = [json.loads(request.content)["examples"] for request in sent if request.url.path.endswith("/checkins")]
+    assert (asked[0], asked[-1]) == (12, 0)
+    assert asked == sorted(asked, reverse=True), "never again"
 
 
 @pytest.mark.parametrize("moment", ["Has shown its keys", "Has sent its update", "Has signed"])
