@@ -26,7 +26,7 @@ from tests.explorer.follow import TrackedRun
 from tests.explorer.marks import Lanes, marks_in, moved, of_columns
 from tests.explorer.round_ending import RoundEnding
 from tests.explorer.secure.account import EXCHANGES, SecureAccount
-from tests.explorer.secure.vectors import Vectors, codec_of, divided, lane_bits_of, levels_of
+from tests.explorer.secure.vectors import Vectors, codec_of, divided, header_of, lane_bits_of, levels_of
 
 SIGNATURE_BYTES = 64
 DIGEST_BYTES = 32
@@ -73,11 +73,11 @@ def hidden_rows(vectors: Vectors, durable: Durable, run: str, round: int, audite
 
 def _silent(vectors: Vectors, texts: Iterable[str]) -> None:
     """No text holds a secret, in hexadecimal or as Python shows bytes."""
-    spelled = vectors.spelled
-    for text in texts:
-        for whose, (digits, shown) in zip(vectors.secret.values(), spelled, strict=True):
-            if digits in text or shown in text:
-                raise Broken("unmasked", f"a text of the coordinator holds {whose}: {text[:200]}")
+    text, spelled = "\n".join(texts), vectors.spelled
+    for whose, (digits, shown) in zip(vectors.secret.values(), spelled, strict=True):
+        if digits in text or shown in text:
+            at = max(text.find(digits), text.find(shown))
+            raise Broken("unmasked", f"a text of the coordinator holds {whose}: {text[max(0, at - 200) : at]}...")
 
 
 def blamed(vectors: Vectors, dishonest: Container[str], run: TrackedRun, event: EventRow) -> None:
@@ -130,7 +130,7 @@ def _committed(durable: Durable, run: TrackedRun, ending: RoundEnding) -> None:
     account = ending.secure
     if account is None:
         raise Broken("named", f"round {ending.round} of {run.run} was committed without an attempt")
-    header, rule = AttemptHeader.parse(bytes.fromhex(account.header)), run.plan["aggregation"]
+    header, rule = header_of(bytes.fromhex(account.header)), run.plan["aggregation"]
     sums = [(group.total, len(group.among(account.masked))) for group in account.standing]
     if rule["rule"] == "mean":
         sums = [(np.sum([total for total, _ in sums], axis=0, dtype=np.uint64), sum(count for _, count in sums))]
@@ -155,7 +155,7 @@ def opened(vectors: Vectors, durable: Durable, run: TrackedRun, event: EventRow)
         raise Broken("unmasked", f"the sum of {survivors} alone was opened in round {run.round} of {run.run}")
     packed = [invariants.read(durable, account.masked[device])[:-SIGNATURE_BYTES] for device in survivors]
     group.total = vectors.sum_of(packed)
-    header = AttemptHeader.parse(bytes.fromhex(account.header))
+    header = header_of(bytes.fromhex(account.header))
     bits = lane_bits_of(len(group.order), header.q)
     stored = invariants.read(durable, group.sum)
     lanes = unpack(stored[: packed_bytes(header.lanes, bits)], header.lanes, bits)

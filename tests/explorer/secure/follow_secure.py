@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from client_sdk.secagg.header import AttemptHeader
 from coordinator.store.port import EventRow
 from tests.explorer.faults import Broken
 from tests.explorer.followed_run import Following
 from tests.explorer.round_ending import RoundEnding
 from tests.explorer.secure.account import EXCHANGES, GroupAccount, Numbers, SecureAccount, in_dispute, numbers_of
+from tests.explorer.secure.vectors import header_of
 
 OF_ATTEMPT = (
     "Announced", "Advertised", "Rostered", "Shared", "Masked", "Complained", "PairsOpened", "Faulted", "Signed",
@@ -104,7 +104,7 @@ class SecureFollowing(Following):
         if account.header or self.phase != "collecting":
             raise self._odd(event, "the attempt has a header")
         account.header, account.expires_at = body["header"], float(body["expires_at"])
-        header = AttemptHeader.parse(bytes.fromhex(account.header))
+        header = header_of(bytes.fromhex(account.header))
         if (header.run, header.round, header.attempt) != (self.run, self.round, account.attempt):
             raise self._odd(event, f"its header is of round {header.round}, attempt {header.attempt}")
         if header.expires_at != account.expires_at:

@@ -16,7 +16,6 @@ from client_sdk.identity import Signer
 from client_sdk.protocol.devices import Assignment, CheckIn, Policy
 from client_sdk.secagg.actions import Primitives
 from client_sdk.secagg.complaints import Complaint, OpenedPairs
-from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.masks import Masker
 from client_sdk.secagg.memory import Live, Memory
 from client_sdk.secagg.parameters import SMALLEST
@@ -28,7 +27,7 @@ from tests.explorer.faults import Broken
 from tests.explorer.holders import Holder
 from tests.explorer.secure.lies import DishonestPart
 from tests.explorer.secure.quick_crypto import HashSigner
-from tests.explorer.secure.vectors import Signatures, tensors_of
+from tests.explorer.secure.vectors import Signatures, header_of, tensors_of
 
 if TYPE_CHECKING:
     from tests.explorer.world import World
@@ -119,7 +118,7 @@ class SecurePart:
         """The attempt of this message."""
         place = tuple(send.path.get(name) for name in ("run", "round", "attempt"))
         for live in memory.live.values():
-            header = AttemptHeader.parse(live.header)
+            header = header_of(live.header)
             if (header.run, header.round, header.attempt) == place:
                 return live
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -109,7 +110,7 @@ class Vectors:
             packed = hashlib.sha256(live.vector).digest()
             if packed in self.masked:
                 return
-            bits = lane_bits_of(self.group_of(device, live).n, AttemptHeader.parse(live.header).q)
+            bits = lane_bits_of(self.group_of(device, live).n, header_of(live.header).q)
             lanes = self._lanes(live, self.put[digest], rounding, plan, bits)
             self.masked[packed] = (device, lanes)
             unmasked = pack(lanes.astype(np.uint32 if bits <= 32 else np.uint64), bits)
@@ -121,7 +122,7 @@ class Vectors:
         signed in one of them holds in no other."""
         found = self._groups.get((live.header, live.roster))
         if found is None:
-            header, roster = AttemptHeader.parse(live.header), Roster.parse(live.roster)
+            header, roster = header_of(live.header), Roster.parse(live.roster)
             cohorts = rejoin_all(header, roster)
             names = [[cohort.device(place) for place in range(cohort.n)] for cohort in cohorts]
             if names != divided(roster, header.groups) or len({cohort.h for cohort in cohorts}) != header.groups:
@@ -132,7 +133,7 @@ class Vectors:
 
     def _lanes(self, live: Live, put: Put, rounding: bytes, plan: dict[str, Any], bits: int) -> Lanes:
         """The lanes that this device must have masked: within one of the exact ones, each."""
-        header = AttemptHeader.parse(live.header)
+        header = header_of(live.header)
         weight = header.weight_cap
         if plan["aggregation"]["weighting"] == "examples":
             weight = min(put.examples, header.weight_cap)
@@ -169,6 +170,12 @@ def divided(roster: Roster, groups: int) -> list[list[str]]:
         drawn = next(word for word in words if word < 2**32 - 2**32 % (last + 1)) % (last + 1)
         order[last], order[drawn] = order[drawn], order[last]
     return [sorted(order[number::groups]) for number in range(groups)]
+
+
+@lru_cache(maxsize=64)
+def header_of(encoded: bytes) -> AttemptHeader:
+    """What these bytes say: many devices and checks read the same."""
+    return AttemptHeader.parse(encoded)
 
 
 def codec_of(header: AttemptHeader) -> LinearCodec:
