@@ -27,7 +27,9 @@ from coordinator.child_processes import (
 PATIENCE_S = 60.0
 READY = "print('ready', flush=True)\n"
 STUBBORN = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + READY + "time.sleep(600)"
-POLITE = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n" + READY + "time.sleep(600)"
+WAITED_FOR = "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})\n"
+POLITE = WAITED_FOR + READY + "signal.sigwait({signal.SIGTERM})"
+"""A handler of Python's does not run where the signal comes just before a long sleep begins."""
 DETACHED = """
 import subprocess, sys
 command = [sys.executable, "-c", "import time; time.sleep(600)"]
