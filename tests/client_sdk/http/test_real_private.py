@@ -31,7 +31,7 @@ PLAN: dict[str, Any] = {
     "name": "private",
     "task": {"learner": LEARNER},
     "cohort": {
-        "select": DEVICES, "goal": DEVICES, "quorum": 0.8, "select_s": 30, "collect_s": 15, "most_rounds": ROUNDS
+        "select": DEVICES, "goal": DEVICES, "quorum": 0.8, "select_s": 3, "collect_s": 15, "most_rounds": ROUNDS
     },
     "aggregation": {"weighting": "equal"},
     "finish": {"rounds": ROUNDS},
