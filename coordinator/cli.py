@@ -8,7 +8,7 @@ from __future__ import annotations
 import typer
 
 from client_sdk.terminal import ErrorsAsSentences
-from coordinator.commands import authority, keys, plans, runs, watch
+from coordinator.commands import authority, keys, plans, report, runs, watch
 from coordinator.commands.serve import serve
 from coordinator.commands.verify import verify
 
@@ -21,6 +21,7 @@ app.command(epilog="Example: quorate status mnist")(watch.status)
 app.command(epilog="Example: quorate rounds mnist")(watch.rounds)
 app.command(epilog="Example: quorate metrics mnist --json")(watch.metrics)
 app.command(epilog="Example: quorate plot mnist --out mnist.pdf")(watch.plot)
+app.add_typer(report.app, name="report")
 app.command(epilog="Example: quorate devices")(watch.devices)
 app.command(epilog="Example: quorate events mnist --follow")(watch.events)
 app.add_typer(runs.checkpoints, name="checkpoint")

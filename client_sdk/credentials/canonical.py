@@ -35,5 +35,6 @@ REVOCATIONS = b"quorate revocation list 1\x00"
 ENROLMENT = b"quorate enrolment proof 1\x00"
 ROTATION = b"quorate rotation proof 1\x00"
 AUDIT_HEAD = b"quorate audit head 1\x00"
+PRIVACY_REPORT = b"quorate privacy report 1\x00"
 REQUEST = b'"@method": '
 """How every signature base of ``request_signature`` begins."""

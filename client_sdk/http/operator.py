@@ -42,6 +42,7 @@ from client_sdk.protocol.operators import (
     RunView,
     UnbarDevice,
 )
+from client_sdk.protocol.privacy_report import SignedReport
 from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.protocol.workers import WorkerView
 from client_sdk.tensors import canonical_bytes
@@ -158,6 +159,10 @@ class OperatorClient:
         """Who takes part in a run, the least counted first, after ``skip`` of them."""
         route = Route.PARTICIPATION.format(run=run)
         return self._transport.ask("GET", route, RunParticipation, params={"skip": skip, "limit": limit})
+
+    def privacy_report(self, run: str) -> SignedReport:
+        """What the models of a private run tell of one device, signed by the coordinator."""
+        return self._transport.ask("GET", Route.PRIVACY_REPORT.format(run=run), SignedReport)
 
     def workers(self) -> list[WorkerView]:
         """All workers, by id."""

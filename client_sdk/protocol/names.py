@@ -127,6 +127,7 @@ class Route(StrEnum):
     ROUNDS = "/v1/runs/{run}/rounds"
     ROUND = "/v1/runs/{run}/rounds/{round}"
     PARTICIPATION = "/v1/runs/{run}/participation"
+    PRIVACY_REPORT = "/v1/runs/{run}/privacy/report"
     LANES = "/v1/runs/{run}/rounds/{round}/lanes"
     ROUND_LEASES = "/v1/runs/{run}/rounds/{round}/leases"
     CHECK_PLAN = "/v1/plans/check"

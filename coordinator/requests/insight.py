@@ -19,6 +19,7 @@ from client_sdk.protocol.insight import (
 )
 from client_sdk.protocol.names import DeviceId, Finite, Route, RunId
 from client_sdk.protocol.operators import DeviceState, DeviceView
+from client_sdk.protocol.privacy_report import SignedReport
 from client_sdk.protocol.workers import LeasesView
 from coordinator.access import Operator, Role
 from coordinator.requests.entry import About, AfterDevice, Direct, Entry, Limit, Permission, RoundNumber
@@ -54,6 +55,12 @@ def participation(
     """Who takes part in a run's rounds, the least counted first: devices that never counted too, and in which lateness
     is concentrated. Who does not see everything sees the devices that were selected."""
     return to.insight.participation.of_run(run, skip, limit, fleet=operator.sees_everything)
+
+
+def privacy_report(to: Coordinator, operator: Operator, *, run: RunId) -> SignedReport:
+    """What the models of a private run tell of one device, whom one has to trust for it, and what it does not cover,
+    signed by the coordinator's key. Names no device."""
+    return to.insight.privacy_reports.of_run(run)
 
 
 def leases(to: Coordinator, operator: Operator, *, run: RunId, round: RoundNumber) -> LeasesView:
@@ -119,6 +126,9 @@ LANES = _viewer_of_runs(method="GET", route=Route.LANES, shape=Direct(lanes), su
 PARTICIPATION = _viewer_of_runs(
     method="GET", route=Route.PARTICIPATION, shape=Direct(participation), summary="Show who takes part"
 )
+PRIVACY_REPORT = _viewer_of_runs(
+    method="GET", route=Route.PRIVACY_REPORT, shape=Direct(privacy_report), summary="Report a run's privacy, signed"
+)
 LEASES = _viewer_of_runs(
     method="GET", route=Route.ROUND_LEASES, shape=Direct(leases), summary="Show a datacenter round's leases"
 )
@@ -149,4 +159,4 @@ SYSTEM = Entry(
     summary="Show the process",
     group="process",
 )
-ENTRIES = (PARTICIPATION, LANES, LEASES, CHECK_PLAN, PLAN_SCHEMA, DEVICES, DEVICE, FLEET, SYSTEM)
+ENTRIES = (PARTICIPATION, PRIVACY_REPORT, LANES, LEASES, CHECK_PLAN, PLAN_SCHEMA, DEVICES, DEVICE, FLEET, SYSTEM)

@@ -445,7 +445,7 @@ class MemoryStore(MemoryReads, Store):
 
     def __init__(self, *, lock_timeout_s: float = 30.0, audit_signer: Signer | None = None) -> None:
         super().__init__(CommittedRows(threading.RLock()))
-        self._audit_signer = audit_signer
+        self.audit_signer = audit_signer
         self._writing = threading.Lock()
         self._writer: int | None = None
         self._lock_timeout_s = lock_timeout_s
@@ -461,7 +461,7 @@ class MemoryStore(MemoryReads, Store):
             raise StoreError(f"The store was locked for {self._lock_timeout_s:g} s by another transaction.")
         self._writer = threading.get_ident()
         try:
-            transaction = MemoryTransaction(self._committed, self._audit_signer)
+            transaction = MemoryTransaction(self._committed, self.audit_signer)
             yield transaction
             transaction.commit()
         finally:

@@ -703,6 +703,9 @@ class Transaction(Reader, InsightWriter, FlowerWriter):
 class Store(Reader, OnDisk):
     """Reads of committed data, and writing transactions."""
 
+    audit_signer: Signer | None
+    """Signs the rows of the audit that are written through this store. None: they are chained only."""
+
     @abstractmethod
     def reading(self) -> AbstractContextManager[Reader]:
         """Opens a transaction that only reads: all of its reads see the data of one moment, while others write."""

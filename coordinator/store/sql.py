@@ -483,7 +483,7 @@ class SqlStore(SqlReads, Store):
 
     def __init__(self, url: str, *, lock_timeout_s: float = 30.0, audit_signer: Signer | None = None) -> None:
         self.engine = connect(url, lock_timeout_s)
-        self._audit_signer = audit_signer
+        self.audit_signer = audit_signer
         self._lock_timeout_s = lock_timeout_s
         self._sqlite = self.engine.dialect.name == "sqlite"
         self._one_connection = in_memory(self.engine)
@@ -502,7 +502,7 @@ class SqlStore(SqlReads, Store):
                         connection.exec_driver_sql("BEGIN IMMEDIATE")
                     elif run is not None:
                         lock_run(connection, run)
-                transaction = SqlTransaction(connection, self.engine.dialect.name, self._audit_signer)
+                transaction = SqlTransaction(connection, self.engine.dialect.name, self.audit_signer)
                 yield transaction
                 transaction.require_valid()
                 with translated():

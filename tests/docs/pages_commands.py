@@ -92,6 +92,9 @@ def parsed(command: PageCommand) -> dict[str, Any]:
     context = found.make_context("quorate", [], resilient_parsing=True)
     while words and hasattr(found, "commands"):
         inner = found.get_command(context, words[0])
+        if inner is None and hasattr(found, "default_command"):
+            words.insert(0, found.default_command)
+            inner = found.get_command(context, words[0])
         if inner is None and (found.invoke_without_command or words[0].startswith("-")):
             break
         if inner is None:

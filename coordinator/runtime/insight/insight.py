@@ -21,6 +21,7 @@ from coordinator.runtime.insight.fleet_views import FleetViews
 from coordinator.runtime.insight.lanes import Lanes, Leases
 from coordinator.runtime.insight.participation import ParticipationViews
 from coordinator.runtime.insight.plan_check import PlanCheck
+from coordinator.runtime.insight.privacy_report import PrivacyReports
 from coordinator.store.rows import ReplicaRow
 
 _KEPT_S = 60.0
@@ -98,6 +99,7 @@ class Insight:
         self.participation = ParticipationViews(core)
         self.fleet = FleetViews(core, fleet, identities)
         self.plans = PlanCheck(core)
+        self.privacy_reports = PrivacyReports(core)
         self.system = System(core)
 
     def note(self) -> None:

@@ -15,12 +15,14 @@ from client_sdk.credentials.certificate import Certificate, RevocationList
 from client_sdk.credentials.enrolment_token import EnrolmentToken, enrolment_statement, rotation_statement
 from client_sdk.credentials.errors import BadCredential
 from client_sdk.credentials.request_signature import RequestSignature, sign_request, signature_base
+from client_sdk.protocol.privacy_report import ClipSince, PrivacyReport
 from client_sdk.secagg.errors import SecaggError
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.memory import Memory
 from client_sdk.secagg.roster import Roster
 from client_sdk.secagg.statement import DOMAIN as SECURE_ROUNDS
 from client_sdk.secagg.statement import statement
+from coordinator.runtime.insight.privacy_report import signed_part
 from coordinator.store.chain import AuditHead
 from tests.client_sdk.credentials.world import (
     BODY,
@@ -40,6 +42,34 @@ CERTIFICATE, LIST, TOKEN = certificate(), revocations(7, DEVICE, STRANGER), toke
 REQUEST = sign_request(
     DEVICE, method="POST", uri=URI, sha256=hashlib.sha256(BODY).digest(), at=NOW, nonce=bytes(range(16))
 )
+REPORT = PrivacyReport(
+    run="mnist",
+    name="mnist",
+    status="finished",
+    made_at=NOW + 0.25,
+    simulated=False,
+    log=f"mnist:9:{'5' * 64}",
+    unit="device",
+    adjacency="zero-out",
+    mechanism="noise",
+    clips=(ClipSince(round=1, clip=0.5),),
+    noise=2.5,
+    delta=1e-6,
+    epsilon=1.25,
+    rho=0.08,
+    epsilon_planned=4.0,
+    most_rounds=10,
+    rounds_of_a_device={1: 20, 2: 3, 10: 1},
+    least_apart=None,
+    trusted=("the coordinator",),
+    not_covered=("“who”",),
+    rounds=(),
+    refusals={"late": 2},
+    plan="1" * 64,
+    code="2" * 64,
+    version="1.0",
+    first_model="3" * 64,
+)
 
 
 def signed() -> dict[str, bytes]:
@@ -52,6 +82,7 @@ def signed() -> dict[str, bytes]:
         "rotation": rotation_statement(TRUSTED.id, CERTIFICATE.id, public(DEVICE), public(STRANGER)),
         "request": signature_base("POST", URI, read.digest, read.parameters, None),
         "secure round": statement(bytes(32), "advertise", b"body"),
+        "privacy report": signed_part(REPORT),
         "audit": AuditHead(7, "5" * 64, NOW + 0.25, public(DEVICE).hex(), "").statement(),
     }
 
@@ -63,6 +94,7 @@ PREFIXES = {
     "rotation": canonical.ROTATION,
     "request": canonical.REQUEST,
     "secure round": SECURE_ROUNDS,
+    "privacy report": canonical.PRIVACY_REPORT,
     "audit": canonical.AUDIT_HEAD,
 }
 

@@ -41,8 +41,9 @@ def answers(world: World, run: str) -> dict[str, Any]:
                 for row in world.rows if "{device}" in template else world.rows[:1]:
                     path = str(template).format(run=run, round=1, device=row.device)
                     answer = await http.get(path, params={"follow": "false"} if template in STREAMS else {})
-                    of_flower = str(template).startswith(Route.FLOWER_RUNS)  # refused: this run has a plan
-                    assert answer.status_code == (409 if of_flower else 200), (path, answer.text)
+                    # refused: this run has a plan, and no section [privacy]
+                    refused = str(template).startswith((Route.FLOWER_RUNS, Route.PRIVACY_REPORT))
+                    assert answer.status_code == (409 if refused else 200), (path, answer.text)
                     found[path] = told(answer)
 
     asyncio.run(talk())

@@ -1,0 +1,160 @@
+"""Makes and signs the privacy report of a run, from rows of the store.
+
+The coordinator signs it with the key of its audit (Ed25519). What is signed is ``PRIVACY_REPORT`` and the report as
+JSON with sorted keys and no spaces, so a report that is stored in another layout still has its signature.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from functools import cache
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+
+import client_sdk
+import coordinator
+from client_sdk.credentials.canonical import PRIVACY_REPORT
+from client_sdk.extensions import installed_version
+from client_sdk.identity import verify
+from client_sdk.privacy.accounting import epsilon_of, rho_of
+from client_sdk.protocol.privacy_report import ClipSince, PrivacyReport, PrivateRound, SignedReport
+from client_sdk.protocol.problems import problem
+from coordinator.engine.privacy import Privacy
+from coordinator.engine.state import RunState
+from coordinator.runtime.core import Core
+from coordinator.runtime.views import round_view
+from coordinator.store.port import CheckpointRow, ContributionRow, Reader, RefusalRow, RunRow
+
+_TRUSTED = (
+    "The coordinator, and whoever reads its disk before updates are deleted: they see updates and sums without noise.",
+    "The coordinator's operating system, from which the noise has its seeds, and AES-256, which draws it from them.",
+)
+_NOT_COVERED = (
+    "Who took part, in which rounds and how often: adjacency replaces updates by zeros, and places in rounds stay.",
+    "How many examples a device has, which it says when it checks in, and when and how fast it answers.",
+    "Digests of updates, which stand in the log: they tell whether a guess of a whole update is right.",
+    "Metrics that evaluators report of their own data.",
+    "A device that enrols again: it counts as another one.",
+)
+
+
+class PrivacyReports:
+    """Safe from any thread."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def of_run(self, run: str) -> SignedReport:
+        """ProblemError where there is no such run, where its plan has no section ``[privacy]``, and where this
+        coordinator has no key."""
+        log, signer = self._core.log(run), self._core.store.audit_signer
+        state, _ = log.caught_up()
+        if state.plan.privacy is None:
+            raise problem(
+                "conflict", f"the plan of run {run} has no section [privacy]: nothing bounds what its models tell"
+            )
+        if signer is None:
+            raise problem("conflict", "this coordinator has no key that signs its audit, and so none for reports")
+        simulated = self._core.process.clocks.of(self._core.store, run) == "virtual"
+        with self._core.store.reading() as reader:
+            report = _report(reader, log.row, state, state.plan.privacy, self._core.clock.now(), simulated=simulated)
+        return SignedReport(report=report, key=signer.public_hex, signature=signer.sign(signed_part(report)).hex())
+
+
+def signed_part(report: PrivacyReport) -> bytes:
+    """What is signed."""
+    content = report.model_dump(mode="json")
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return PRIVACY_REPORT + text.encode("utf-8", "surrogatepass")
+
+
+def is_signed(signed: SignedReport) -> bool:
+    """Whether the signature is that of its key over this report."""
+    return verify(signed.key, signed_part(signed.report), bytes.fromhex(signed.signature))
+
+
+def _report(
+    reader: Reader, row: RunRow, state: RunState, privacy: Privacy, now: float, *, simulated: bool
+) -> PrivacyReport:
+    plan = state.plan
+    seq = reader.head(row.run)
+    line = reader.checkpoints(row.run)
+    times = _times_of_devices(reader.of_run(ContributionRow, row.run), line)
+    counted = Counter(len(rounds) for rounds in times.values())
+    noise = privacy.multiplier(plan)
+    rho = rho_of(noise, max(counted, default=0))
+    return PrivacyReport(
+        run=row.run,
+        name=state.name,
+        status=state.status,
+        made_at=now,
+        simulated=simulated,
+        log=f"{row.run}:{seq}:{reader.events(row.run, seq - 1, 1)[0].link}",
+        unit="device",
+        adjacency="zero-out",
+        mechanism="discrete Gaussian noise in the exact sum of each round",
+        clips=(ClipSince(round=1, clip=privacy.clip),),
+        noise=noise,
+        delta=privacy.delta,
+        epsilon=epsilon_of(rho, privacy.delta),
+        rho=rho,
+        epsilon_planned=privacy.spent(plan),
+        most_rounds=privacy.participations(plan),
+        rounds_of_a_device=dict(sorted(counted.items())),
+        least_apart=min(
+            (after - before for rounds in times.values() for before, after in pairwise(rounds)), default=None
+        ),
+        trusted=_TRUSTED,
+        not_covered=_NOT_COVERED,
+        rounds=_rounds(reader, row.run, {made.round: made.digest for made in line}),
+        refusals=dict(sorted(Counter(one.kind for one in reader.of_run(RefusalRow, row.run)).items())),
+        plan=row.plan_digest,
+        code=code_digest(),
+        version=installed_version(),
+        first_model=row.init,
+    )
+
+
+def _times_of_devices(counted: Sequence[ContributionRow], line: Sequence[CheckpointRow]) -> Mapping[str, list[int]]:
+    """Device -> the versions that have an update of it, in order."""
+    version = {made.round: made.version for made in line}
+    found: defaultdict[str, list[int]] = defaultdict(list)
+    for item in sorted(counted, key=lambda item: item.round):
+        if item.round in version:
+            found[item.device].append(version[item.round])
+    return found
+
+
+def _rounds(reader: Reader, run: str, made: Mapping[int | None, str]) -> tuple[PrivateRound, ...]:
+    authorities = reader.authorities()
+    views = [round_view(reader, row, None, authorities) for row in reader.rounds(run) if row.status != "open"]
+    return tuple(
+        PrivateRound(
+            round=view.round,
+            kind=view.kind,
+            status=view.status,
+            selected=view.funnel.selected,
+            counted=view.counted,
+            late=view.funnel.late,
+            dropped=view.funnel.dropped,
+            withdrawn=view.funnel.withdrawn,
+            refused=view.funnel.refused,
+            checkpoint=made.get(view.round),
+        )
+        for view in views
+    )
+
+
+@cache
+def code_digest() -> str:
+    """SHA-256 over the Python files of ``client_sdk`` and ``coordinator`` as they are installed here: over a line for
+    each, in order of their paths, of the SHA-256 of its bytes, two spaces and its path. It is what
+    ``sha256sum $(find client_sdk coordinator -name '*.py' | LC_ALL=C sort) | sha256sum`` prints in a folder of the
+    sources."""
+    folders = [Path(package.__path__[0]) for package in (client_sdk, coordinator)]
+    files = {file.relative_to(folder.parent).as_posix(): file for folder in folders for file in folder.rglob("*.py")}
+    lines = (f"{sha256(file.read_bytes()).hexdigest()}  {path}\n" for path, file in sorted(files.items()))
+    return sha256("".join(lines).encode()).hexdigest()
