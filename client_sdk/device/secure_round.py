@@ -462,8 +462,6 @@ class SecureParts(SecureAttempts):
         """From the saved update to the round's end. Returns why to rest, None to go on at once.
 
         StorageError where another program plays this device from the same storage."""
-        if self.record.farewell is not None:
-            return (yield from self._bid_farewell(assignment))
         put_in = yield from self.put_in()
         try:
             return (yield from self._attempts(put_in))
@@ -481,7 +479,7 @@ class SecureParts(SecureAttempts):
     def has_its_part(self) -> Steps[bool]:
         """Whether a restarted device can go on with what it has: the saved update, or what was made of it."""
         _, work, _ = self.secure_work()
-        if self.record.update_digest is not None or self.record.farewell is not None:
+        if self.record.update_digest is not None:
             return True
         memory, tensors = (yield from self.remembered()), bytes.fromhex(work.tensors)
         live = memory.live.get(tensors)

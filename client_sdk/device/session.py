@@ -7,7 +7,8 @@ performs the ``actions`` and sends replies back.
 
     becoming known:  certified by the authority, registered at the coordinator (``enrolling``) -> waiting
     waiting:     Send(check in)   Wait -> Sleep -> waiting
-                                  Assignment -> Save(assignment) -> the owner's policy refuses -> withdrawing
+                                  Assignment -> Save(assignment) -> the owner's policy refuses -> withdrawing,
+                                  or in a secure round Save(refusal) -> Send(it) -> Save(round's end) -> Sleep
     training:    Fetch -> Send(started) -> Train -> Save(update) -> reporting      cannot -> withdrawing
     reporting:   Send(update) again and again until a receipt or a final refusal -> Save(round's end) -> waiting
                  its bytes are refused -> Send(withdrawal) -> Save(round's end) -> Sleep -> waiting
@@ -43,7 +44,7 @@ from client_sdk.device.actions import (
 )
 from client_sdk.device.contribution import work_for
 from client_sdk.device.enrolling import begun
-from client_sdk.device.policy import refusal, refuses_partial, shown
+from client_sdk.device.policy import refusal, refuses_partial, secure_policy, shown
 from client_sdk.device.record import Record
 from client_sdk.device.requests import NoAnswerInTime, Pacing, short, why_not
 from client_sdk.device.secure_round import SecureParts
@@ -151,6 +152,8 @@ class _Session(SecureParts):
             return (yield from self._end("dropped", "The coordinator knows this device by another id now."))
         if self.record.withdrawal is not None:
             return (yield from self._withdraw(assignment, self.record.withdrawal))
+        if self.record.farewell is not None:
+            return (yield from self._bid_farewell(assignment))
         if self.record.work is not None:
             if (yield from self.has_its_part()):
                 return (yield from self.take_part(assignment))
@@ -168,6 +171,8 @@ class _Session(SecureParts):
 
     def _train(self, assignment: Assignment, offer: CheckIn) -> Generator[Action, Reply, str | None]:
         reason = refusal(assignment, offer)
+        if reason is not None and assignment.secure is not None and not secure_policy(offer.policy).sums_made:
+            return (yield from self.decline(assignment, reason))
         if reason is None:
             reason = yield from self._fetch(assignment)
         if reason is None and self.now >= self.due_at:

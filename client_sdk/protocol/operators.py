@@ -228,8 +228,8 @@ class RunView(Message):
     """Why secure rounds cannot continue from this checkpoint: too many devices have signed on it or have declined it.
     Empty: they can."""
     devices_spent: int = 0
-    """Registered devices that have signed on this checkpoint or have declined it, in whichever run: they contribute to
-    it no more. 0 in runs without secure rounds."""
+    """Registered devices that have signed on this checkpoint, in whichever run: they contribute to it no more. 0 in
+    runs without secure rounds."""
     devices_registered: int = 0
     """All registered devices, in runs with secure rounds."""
     barred: dict[DeviceId, int] = Field(default_factory=dict)

@@ -188,8 +188,8 @@ class NotReady(Message):
 
 
 class SecureRefusal(Message):
-    """This device takes part in no attempt on this checkpoint any more, in whichever run. Said without ``spent`` in a
-    *fast* round, it holds for *fast* rounds alone."""
+    """This device takes part in no attempt on this checkpoint any more: in whichever run, or without ``spent`` in this
+    run."""
 
     spent: bool = False
     """It has signed a survivor list there."""

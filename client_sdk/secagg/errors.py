@@ -46,8 +46,8 @@ class Refusal(SecaggError):
         self.retry_s = retry_s
         """Seconds after which the same request may be repeated; None: never."""
         self.final = final
-        """Whether this device takes part in no attempt on this checkpoint any more, in whichever run. The driver
-        reports that to the coordinator, which then counts on it no longer."""
+        """Whether this device takes part in no attempt of this run on this checkpoint any more. The driver reports that
+        to the coordinator, which then counts on it no longer."""
 
 
 class Expired(Refusal):

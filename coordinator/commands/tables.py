@@ -224,8 +224,8 @@ def _print_flower(view: RunView, flower: FlowerSummary) -> None:
 def who_is_spent(view: RunView) -> str:
     """How many devices can contribute to the run's checkpoint no more, as a clause."""
     return (
-        f"{view.devices_spent} of {view.devices_registered} registered devices have signed on this checkpoint or have "
-        "declined it, and contribute to it no more"
+        f"{view.devices_spent} of {view.devices_registered} registered devices have signed on this checkpoint, and "
+        "contribute to it no more"
     )
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from coordinator.engine.named_tensors import NamedTensors, Small
 
@@ -101,15 +100,13 @@ class RecordMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordMark:
-    """Record: this device contributes to these tensors no more, in no run. Of its marks by one run the first stays, and
-    *spent* replaces the others."""
+    """Record: this device has signed on these tensors and contributes to them no more, in no run. Of its marks by one
+    run the first stays."""
 
     tensors: str
     """Digest of a model's canonical tensors."""
     device: str
     round: int
-    kind: Literal["spent", "declined", "declined-fast"]
-    """*declined-fast*: it declined in a *fast* round, and may take part in strict ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from client_sdk.device.policy import terms_refusal
 from client_sdk.device.strategies import keeps_of, lacks_half
 from client_sdk.protocol.devices import CheckIn, Policy, Task
 from client_sdk.protocol.secure import SECURE_VERSION
+from client_sdk.secagg.consent import withstood
 from client_sdk.secagg.header import Terms
 from coordinator.engine.plan import Plan
 
@@ -65,6 +66,21 @@ def fewest_examples(plan: Plan, offer: str) -> int:
     _, _, policy, _ = _parsed(offer)
     asked = plan.secure is None or cohort.asks_size
     return cohort.min_examples if asked or policy.tells_size else 0
+
+
+def withstands_too_few(plan: Plan, offer: str) -> str | None:
+    """Why groups of no size that the plan's rounds can have are enough for the owner of a device with this offer; None
+    where some are. In *strict* one device more may withstand fewer, never three more."""
+    secure, (_, _, policy, _) = plan.secure, _parsed(offer)
+    wanted = None if policy.secure is None else policy.secure.most_colluding
+    if secure is None or wanted is None:
+        return None
+    largest = -(-secure.most_advertisers(plan.cohort) // secure.groups)
+    least = max(largest - 2, secure.fewest_advertisers(plan.cohort) // secure.groups)
+    most = max(withstood(secure.rule, size) for size in range(least, largest + 1))
+    if most >= wanted:
+        return None
+    return f"the device wants secrecy against {wanted} colluding devices; groups of the plan withstand {most} at most"
 
 
 @lru_cache(maxsize=1024)

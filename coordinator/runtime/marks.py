@@ -1,5 +1,5 @@
-"""Who may not contribute to a run's current model: devices that are spent on its tensors or have declined them, in
-whichever run, and devices that are barred from this one. Digests of tensors are computed here too; plain rounds need
+"""Who may not contribute to a run's current model: devices that are spent on its tensors, in whichever run, and devices
+that have declined it in this one or are barred from it. Digests of tensors are computed here too; plain rounds need
 neither.
 """
 
@@ -13,15 +13,8 @@ from coordinator.blobs import Blobs
 from coordinator.engine.plan import Plan
 from coordinator.engine.state import RunState
 from coordinator.store.port import Reader
-from coordinator.store.rows import SPENT
 
 Why = Literal["spent", "declined", "barred"]
-
-
-def kinds_against(plan: Plan) -> tuple[str, ...]:
-    """The kinds of marks that keep a device out of the secure rounds of this plan."""
-    fast = plan.secure is not None and plan.secure.profile == "fast"
-    return ("spent", "declined", "declined-fast") if fast else ("spent", "declined")
 
 
 def unspendable(reader: Reader, state: RunState) -> dict[str, Why]:
@@ -29,11 +22,9 @@ def unspendable(reader: Reader, state: RunState) -> dict[str, Why]:
     reasons has the first of *spent*, *declined*, *barred*."""
     if state.plan.secure is None:
         return {}
-    kinds = kinds_against(state.plan)
-    marks = [row for row in reader.marks(state.marked_on) if row.kind in kinds]
     found: dict[str, Why] = dict.fromkeys(state.barred, "barred")
-    found |= dict.fromkeys((*state.declined, *(row.device for row in marks if row.kind != SPENT)), "declined")
-    found |= dict.fromkeys((*state.spent, *(row.device for row in marks if row.kind == SPENT)), "spent")
+    found |= dict.fromkeys(state.declined, "declined")
+    found |= dict.fromkeys((*state.spent, *(row.device for row in reader.marks(state.marked_on))), "spent")
     return found
 
 

@@ -22,7 +22,6 @@ from client_sdk.protocol.operators import (
 from coordinator.engine.rounds import KINDS, public_body
 from coordinator.engine.secure.disputes import degrees
 from coordinator.engine.state import RunState
-from coordinator.runtime.marks import kinds_against
 from coordinator.store.port import (
     AuthorityRow,
     CheckpointRow,
@@ -92,7 +91,7 @@ def with_marks(reader: Reader, view: RunView, state: RunState) -> RunView:
     in dispute or suspected."""
     return view.model_copy(
         update={
-            "devices_spent": reader.marked_devices(state.marked_on, kinds_against(state.plan)),
+            "devices_spent": reader.marked_devices(state.marked_on),
             "devices_registered": reader.registered_devices(),
             "barred": {device: found.until_round for device, found in sorted(state.barred.items())},
             "disputes": dict(sorted(degrees(state.disputes).items())),

@@ -166,14 +166,13 @@ _MARKED_DEVICES = Query(
         .where(
             t.secure_marks.c.tensors == sa.bindparam("tensors"),
             t.devices.c.left_at.is_(None),
-            t.secure_marks.c.kind.in_(sa.bindparam("kinds", expanding=True)),
         )
     ),
-    python=lambda reader, tensors, kinds: [
+    python=lambda reader, tensors: [
         (
             sum(
                 (row := reader.device(device)) is not None and row.left_at is None
-                for device in {mark.device for mark in reader.marks(tensors) if mark.kind in kinds}
+                for device in {mark.device for mark in reader.marks(tensors)}
             ),
         )
     ],
@@ -379,9 +378,9 @@ class Reader(InsightReader, FlowerReader):
         """The marks of devices on these tensors, by all runs, in order of device and run."""
         return self._all(MarkRow, {"tensors": tensors})
 
-    def marked_devices(self, tensors: str, kinds: Collection[str]) -> int:
-        """How many devices that are registered and have not left have a mark of these kinds on these tensors."""
-        return int(self._ask(_MARKED_DEVICES, tensors=tensors, kinds=sorted(kinds))[0][0])
+    def marked_devices(self, tensors: str) -> int:
+        """How many devices that are registered and have not left have a mark on these tensors."""
+        return int(self._ask(_MARKED_DEVICES, tensors=tensors)[0][0])
 
     def marks_of_run(self, run: str) -> list[MarkRow]:
         """The marks that this run has made, in order of tensors and device."""
@@ -418,10 +417,6 @@ class Reader(InsightReader, FlowerReader):
 def _still_open(old: Any, new: Any) -> Any:
     """Whether a round may be replaced: it has not ended, or its status stays."""
     return (old.status == "open") | (old.status == new.status)
-
-
-def _outranks(old: Any, new: Any) -> Any:
-    return MarkRow.outranks(new, old)
 
 
 def _is_simulated(old: Any, new: Any) -> Any:
@@ -600,8 +595,8 @@ class Transaction(Reader, InsightWriter, FlowerWriter):
             self._insert(chain_refusals(run, link, last - len(found), found))
 
     def insert_marks(self, rows: Iterable[MarkRow]) -> None:
-        """Of the marks of a device by a run on the same tensors the first one stays, unless a later one outranks it."""
-        self._put(rows, when=_outranks)
+        """Of the marks of a device by a run on the same tensors the first one stays."""
+        self._put(rows, keep=None)
 
     def insert_audit(self, rows: Iterable[AuditRow]) -> None:
         """Numbers, chains and signs the rows. Waits for other transactions that have inserted some: all replicas share

@@ -14,9 +14,6 @@ from typing import NamedTuple
 
 from coordinator.store.declared import Json, table
 
-SPENT = "spent"
-"""The strongest kind of marks."""
-
 
 @table("devices", key="device", unique=["key_id", "node"])
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,8 +312,8 @@ class RefusalRow:
 @table("secure_marks", key="tensors device run", parents={"run": "runs"}, indexes=["run"], clustered=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkRow:
-    """A device contributes to these tensors no more, in whichever run. Unique per (tensors, device, run). Never
-    deleted: an older model may come again."""
+    """A device has signed a list of survivors on these tensors and contributes to them no more, in whichever run.
+    Unique per (tensors, device, run). Never deleted: an older model may come again."""
 
     tensors: str
     """Digest of a model's canonical tensors."""
@@ -324,14 +321,6 @@ class MarkRow:
     run: str
     """Whose round it was."""
     round: int
-    kind: str
-    """*spent*: it has signed a list of survivors there. *declined*: it said so in a strict round. *declined-fast*: it
-    said so in a *fast* round, and may still take part in strict ones."""
-
-    def outranks(self, before: MarkRow) -> bool:
-        """Whether this mark replaces an earlier one of the same device, run and tensors: what a device said for itself
-        gives way to what it signed. Of columns of the two, the same in SQL."""
-        return (self.kind == SPENT) & (before.kind != SPENT)
 
 
 @table("audit", key="number", parents={"run": "run_names"}, indexes=["run"])

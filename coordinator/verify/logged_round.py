@@ -9,7 +9,6 @@ from typing import Any
 from client_sdk.metrics import UNDEFINED, Tally, means_in, undefined
 from coordinator.engine.plan import Plan
 from coordinator.store.port import EventRow
-from coordinator.store.rows import SPENT
 from coordinator.verify.secure import LoggedSecure
 
 _READ = (
@@ -76,8 +75,8 @@ class LoggedRound:
     """A datacenter round's last lease, with its time."""
     taken: tuple[str, int, str] | None = None
     """(worker, fence, digest) of its result."""
-    marks: list[tuple[str, str]] = field(default_factory=list)
-    """(device, spent or declined), in order."""
+    spent: set[str] = field(default_factory=set)
+    """Devices that have signed on the model, or say so."""
     barred: set[str] = field(default_factory=set)
     """Devices that were proven at fault when the sum was opened."""
 
@@ -164,7 +163,7 @@ class LoggedRound:
                 if event.kind == "Masked":
                     self._acknowledged(device, body)
                 elif event.kind == "Signed":
-                    self.marks.append((device, SPENT))
+                    self.spent.add(device)
                     self._without_unanswered()
                 elif event.kind == "Complained":
                     self.unanswered |= {(dealer, device) for dealer in body["dealers"]}
@@ -182,7 +181,8 @@ class LoggedRound:
             case "Withdrew":
                 self.withdrawn.add(device)
             case "Spent" | "Declined":
-                self.marks.append((device, event.kind.lower()))
+                if event.kind == "Spent":
+                    self.spent.add(device)
                 if not self.secure.signed:  # else the list is fixed, and who is not on it has been let go
                     self.withdrawn.add(device)
             case "UpdateRefused":

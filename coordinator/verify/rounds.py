@@ -10,7 +10,6 @@ from coordinator.engine.plan import Plan
 from coordinator.engine.reasons import printable
 from coordinator.folding.refold import short
 from coordinator.store.port import CheckpointRow, ContributionRow, Reader, RefusalRow, RoundRow
-from coordinator.store.rows import SPENT
 from coordinator.verify.kinds import UNREADABLE
 from coordinator.verify.logged_round import LoggedRound
 from coordinator.verify.public_rows import PLAIN, against_row
@@ -164,14 +163,10 @@ class RoundChecks:
         first model."""
         begun = self._log.get(0, LoggedRound())
         scores, version, tensors = dict(begun.scores), 0, begun.tensors or init
-        marks: dict[tuple[str, str], tuple[int, str]] = {}
-        declined = (
-            "declined-fast" if self._plan.secure is not None and self._plan.secure.profile == "fast" else "declined"
-        )
+        marks: dict[tuple[str, str], int] = {}
         for number, logged in sorted(self._log.items()):
-            for device, kind in logged.marks:
-                if (held := marks.get((tensors, device))) is None or (kind == SPENT and held[1] != SPENT):
-                    marks[tensors, device] = (number, kind if kind == SPENT else declined)
+            for device in logged.spent:
+                marks.setdefault((tensors, device), number)
             if logged.commits:
                 tensors = logged.commit.get("tensors") or logged.commit["digest"]
                 try:
@@ -189,14 +184,12 @@ class RoundChecks:
                 of, source, name = key
                 what = f"the score {name} of version {of} is {found.get(key)}, and {source} sent {scores.get(key)}"
                 yield RunViolation("score", now, what)
-        marked = {(row.tensors, row.device): (row.round, row.kind) for row in self._store.marks_of_run(self._run)}
+        marked = {(row.tensors, row.device): row.round for row in self._store.marks_of_run(self._run)}
         for on, device in sorted(marks.keys() | marked.keys()):
             is_, should = marked.get((on, device)), marks.get((on, device))
             if is_ != should:
-                at = (should or is_ or (now, ""))[0]
-                yield RunViolation(
-                    "secure", at, f"{device} is marked on {short(on)} as {is_}, and the log gives {should}"
-                )
+                said = f"{device} is marked on {short(on)} by round {is_}, and the log gives {should}"
+                yield RunViolation("secure", should or is_ or now, said)
         bars = 0 if self._plan.secure is None else self._plan.secure.barred_rounds
         for at_, device, by in begun.unbarred:
             details = {

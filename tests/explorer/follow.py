@@ -388,7 +388,7 @@ class TrackedRun(SecureFollowing, CenterFollowing, BufferedFollowing):
         self.version += 1
         self.digest, self.size = body["digest"], body["bytes"]
         self.in_vain, self.fleet_first, self.failed, self.tried = 0, False, 0, False
-        self.exhausted = False
+        self.exhausted, self.declined = False, set()
         self.advances += bool(self.advancing)
         ending = self._ending(committed=True)
         ending.digest, ending.size = body["digest"], body["bytes"]

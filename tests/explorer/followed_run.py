@@ -165,8 +165,10 @@ class FollowedRun:
     """What the plan's rule for scores makes of those in the log."""
     secure: SecureAccount | None = None
     """Of a secure round, from the draw to its end."""
-    marks: dict[bytes, dict[str, str]] = field(default_factory=dict)
-    """Model -> device -> *spent* or *declined*: who contributes to it no more, by the logs of all runs."""
+    marks: dict[bytes, set[str]] = field(default_factory=dict)
+    """Model -> devices that have signed on it, by the logs of all runs: they contribute to it no more."""
+    declined: set[str] = field(default_factory=set)
+    """Devices that take part in no round of this run on this model any more, without having signed on it."""
     tensors: bytes = b""
     """What tells the run's model from others, whatever its file."""
     barred: dict[str, int] = field(default_factory=dict)
@@ -233,7 +235,7 @@ class FollowedRun:
     @property
     def unfit(self) -> set[str]:
         """Devices that cannot be drawn for a round on this checkpoint."""
-        return self.marks.get(self.tensors, {}).keys() | self.barred.keys()
+        return self.marks.get(self.tensors, set()) | self.declined | self.barred.keys()
 
     def set_deadline(self, at: float | None) -> None:
         """A phase begins, which ends at this time at the latest."""

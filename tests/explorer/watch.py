@@ -47,7 +47,7 @@ class InvariantWatch:
         self.durable = durable
         self.phases = phases
         self.runs: dict[str, TrackedRun] = {}
-        self.marks: dict[bytes, dict[str, str]] = {}
+        self.marks: dict[bytes, set[str]] = {}
         """Who contributes to which model no more: see ``FollowedRun.marks``."""
         self.written = True
         """Whether a transaction of a run has begun since the last look."""

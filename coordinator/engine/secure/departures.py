@@ -13,7 +13,7 @@ from coordinator.engine.reasons import printable
 from coordinator.engine.secure import agreeing, collecting, masking, sharing, unmasking
 from coordinator.engine.secure.attempts import under_way, with_secure
 from coordinator.engine.secure.complaints import left_out
-from coordinator.engine.secure.marks import with_declined, with_spent
+from coordinator.engine.secure.marks import with_spent
 from coordinator.engine.secure.messages import not_a_member, wrong_phase
 from coordinator.engine.state import RunState, membership
 
@@ -48,15 +48,15 @@ def spent(state: RunState, event: ev.Spent) -> Step:
 
 
 def declined(state: RunState, event: ev.Declined) -> Step:
-    """A device reports that it is final: no later cohort of this checkpoint has it. It is believed, as ``spent`` is."""
+    """A device reports that it is final: no later cohort of this run on this checkpoint has it. It is believed, as
+    ``spent`` is."""
     against = _not_in_secure_round(state, event)
     if against is not None:
         return refuse(state, *against)
     if event.device in state.spent or event.device in state.declined:
         return state, []
-    state, mark = with_declined(state, event.device, event.reason)
-    following, more = _leaves(state, event, event.reason)
-    return following, [mark, *more]
+    state = replace(state, declined={**state.declined, event.device: printable(event.reason)})
+    return _leaves(state, event, event.reason)
 
 
 def _not_in_secure_round(state: RunState, event: ev.Spent | ev.Declined) -> tuple[str, str] | None:

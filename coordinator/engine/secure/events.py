@@ -165,8 +165,7 @@ class Spent(OfDevice):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declined(OfDevice):
     """A device reports that it takes part in no attempt on this checkpoint any more, for another reason than that it is
-    spent. It leaves this round, and is selected no more on this checkpoint: by no run, or, where this round is *fast*,
-    by no run with *fast* rounds."""
+    spent. It leaves this round, and is selected by this run no more on this checkpoint."""
 
     kind: ClassVar[str] = "Declined"
     reason: str

@@ -52,7 +52,7 @@ from coordinator.engine.secure import plan as secure_plan
 from coordinator.engine.secure.plan import EXCHANGES, quantizer
 from coordinator.folding.aggregator import coarse
 from coordinator.runtime.core import Core
-from coordinator.runtime.marks import kinds_against, tensors_of
+from coordinator.runtime.marks import tensors_of
 from coordinator.runtime.run_creation import Sees, checked_initial, checked_plan, free_id
 from coordinator.secure.announcing import statistics_of
 
@@ -249,7 +249,7 @@ class PlanCheck:
             if request.roles is None and roles:
                 warnings.append(told(roles, "Since nobody says otherwise,"))
             tensors = tensors_of(self._core.blobs, plan, request.init)
-            spent = self._core.store.marked_devices(tensors, kinds_against(plan)) if tensors else 0
+            spent = self._core.store.marked_devices(tensors) if tensors else 0
         if registered - spent < plan.cohort.quorum_count:
             warnings.append(_too_few(plan, registered, spent))
         warnings += self._capped(plan)
@@ -372,7 +372,7 @@ def rounding_of(plan: Plan, values: int, weighs: float | None = None) -> str:
 def _too_few(plan: Plan, registered: int, spent: int) -> str:
     found = f"{registered} devices are registered here"
     if spent:
-        found += f", of which {spent} have signed on this checkpoint or have declined it"
+        found += f", of which {spent} have signed on this checkpoint"
     return f"{found}; a round needs {plan.cohort.quorum_count} reports."
 
 

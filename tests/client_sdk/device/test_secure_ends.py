@@ -17,6 +17,7 @@ from client_sdk.device.actions import (
     ListFetched,
     Reply,
     RequestRefused,
+    Save,
     Send,
     Unreachable,
 )
@@ -210,11 +211,41 @@ def test_a_header_of_another_plan_is_refused_and_the_device_withdraws() -> None:
     assert_nothing_is_left(phone)
 
 
-def test_a_plan_beyond_the_owners_bounds_is_refused_before_training() -> None:
+@pytest.mark.parametrize("crash", [None, "before", "after"])
+@pytest.mark.parametrize(
+    ("bounds", "words"),
+    [
+        ({"smallest_cohort": 4}, "This device hides among 4 or more"),
+        ({"fewest_examples": 200}, "no update of fewer than 200 examples"),
+        ({"fewest_steps": 9}, "9 steps behind an update"),
+    ],
+)
+def test_repro_work_that_the_owner_refuses_is_declined_for_good_before_training(
+    bounds: dict[str, Any], words: str, crash: str | None
+) -> None:
+    """The device withdrew, and was drawn for the same work again and again."""
     world, (phone,) = world_with(1, n=6, cohort={"quorum": 0.5})
-    phone.policy = Policy(secure=any_work(smallest_cohort=4))
+    phone.policy = Policy(secure=any_work(**{"smallest_cohort": 3, **bounds}))
+    if crash is not None:
+        phone.crashes = {2: crash}  # the check-in, what was assigned, the refusal
     finish(world, [phone])
     assert (phone.history, phone.trainings) == ([(1, "withdrawn")], 0)
+    assert isinstance(phone.performed[2], Save)
+    (said,) = {send.message for send in phone.routes(Route.SECURE_REFUSAL)}
+    assert isinstance(said, SecureRefusal)
+    assert words in said.reason
+    assert not phone.routes(Route.WITHDRAWN)
+    assert world.log.state.round is None or phone.name in world.log.state.declined
+    assert [event.device for event in world.happened(ev.Declined)] == [phone.name]
+    assert_nothing_is_left(phone)
+
+
+def test_where_todays_sums_are_made_a_device_withdraws_and_is_asked_another_day() -> None:
+    world, (phone,) = world_with(1, n=6, cohort={"quorum": 0.5})
+    phone.policy = Policy(secure=any_work(smallest_cohort=3, sums_made=True))
+    finish(world, [phone])
+    assert (len(phone.routes(Route.WITHDRAWN)), phone.routes(Route.SECURE_REFUSAL)) == (1, [])
+    assert not world.happened(ev.Declined)
 
 
 def test_bytes_that_are_no_header_end_the_devices_part() -> None:

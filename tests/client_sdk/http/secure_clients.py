@@ -59,7 +59,7 @@ class SecureFleet:
         data = Data(Examples(np.zeros((10 + slot, 1)), np.zeros(10 + slot)))
         trainer = LearnerTrainer(Catalogue({LEARNER: self.learners[slot]}, installed=()), data)
         settings: dict[str, Any] = {"enrolment_token": self.server.token, "policy": self.policy}
-        settings |= {"pacing": Pacing(retry_s=0.05, retry_most_s=0.3)}
+        settings |= {"pacing": Pacing(retry_s=0.05, retry_most_s=0.3, withdrawn_s=(1, 2))}
         settings |= {"on_notice": lambda notice: self.told.append((slot, notice))}
         with FileStorage(self.folder / f"d{slot}", durable=False) as storage, open_http(self.server.url) as http:
             self.storages[slot] = storage

@@ -96,6 +96,39 @@ def test_two_rounds_of_clients_are_summed_and_nothing_clear_is_left_anywhere(rea
     assert len({PLAN["task"].get("seed", 0), *seeds}) == 1 + DEVICES * ROUNDS
 
 
+def test_repro_a_run_whose_work_the_owners_refuse_waits_and_says_why_once(real: Server, tmp_path: Path) -> None:
+    """Its devices withdrew and were drawn again, round after round. The same devices take the same model in a plan of
+    another batch, and other devices wake the run that waits."""
+    halves = Policy(secure_only=True, secure=any_work(smallest_cohort=3, largest_batch=0.5))
+    plan = {**PLAN, "finish": {"rounds": 1}, "cohort": {**PLAN["cohort"], "select_s": 1}}
+    zeros = {"marks": np.zeros((DEVICES, ROUNDS), np.float32)}
+    large = create(real, {**plan, "name": "large", "task": {**PLAN["task"], "batch_size": 8}}, zeros)
+    fleet = SecureFleet(real, tmp_path / "devices", [Mark(slot) for slot in range(DEVICES)], policy=halves)
+    others = None
+    try:
+        for slot in range(DEVICES):
+            fleet.wait_for(slot, "the plan's batch of 8 may be more")
+        with OperatorClient(real.url) as operator:
+            deadline = time.monotonic() + 60
+            while not (view := operator.run(large)).exhausted:
+                assert time.monotonic() < deadline, operator.rounds(large)
+                time.sleep(0.1)
+            assert "have declined this checkpoint" in view.exhausted
+            time.sleep(4)
+            assert operator.run(large).round == view.round
+            stalled = operator.run(large).stalled
+            assert "it has declined this checkpoint: This device's owner allows 50% of its data in a batch" in stalled
+        assert fleet.said("the plan's batch of 8 may be more") <= 2 * DEVICES
+        small = create(real, {**plan, "name": "small", "task": {**PLAN["task"], "batch_size": 2}}, zeros)
+        assert wait_for_end(real, small).version == 1
+        others = SecureFleet(real, tmp_path / "others", [Mark(slot) for slot in range(DEVICES)])
+        assert wait_for_end(real, large).version == 1
+    finally:
+        fleet.end()
+        if others is not None:
+            others.end()
+
+
 class Tap(httpx2.BaseTransport):
     """Copies each request, as it goes to the network."""
 

@@ -54,7 +54,7 @@ def test_it_says_how_many_devices_are_spent_and_the_ways_out(
     assert f"Created run {RUN} from model.safetensors" in shown
     assert "quorate authority sign FILE" not in shown, "its rounds are plain"
     said = (
-        "4 of 6 registered devices have signed on this checkpoint or have declined it, and contribute to it no more. "
+        "4 of 6 registered devices have signed on this checkpoint, and contribute to it no more. "
         "The ways out: start from another checkpoint, use other devices, or, where devices' owners allow near models, "
         f"advance the run once it is exhausted: quorate run advance {RUN}"
     )

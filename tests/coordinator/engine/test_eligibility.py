@@ -9,7 +9,7 @@ import pytest
 from client_sdk.protocol.devices import CheckIn, Policy, SecureBounds, Task
 from client_sdk.protocol.secure import SECURE_VERSION
 from client_sdk.secagg.header import Terms
-from coordinator.engine.eligibility import fewest_examples, offer_of, reason_against
+from coordinator.engine.eligibility import fewest_examples, offer_of, reason_against, withstands_too_few
 from coordinator.engine.plan import Plan
 
 TASK = Task(learner="quorate:mnist-mlp", learner_version="1.2", epochs=3)
@@ -96,6 +96,31 @@ def test_an_owners_bounds_on_secure_rounds_leave_the_device_out(
     assert found is not None
     assert words in found
     assert in_secret(terms()) is None
+
+
+@pytest.mark.parametrize(
+    ("section", "select", "wanted", "most"),
+    [
+        ({}, 75, 26, None),
+        ({}, 76, 27, 26),
+        ({}, 76, 26, None),  # rosters of 75 are possible: a device refuses those of 76 itself
+        ({"groups": 4}, 300, 27, 26),
+        ({"groups": 4}, 300, 26, None),
+        ({"profile": "fast", "drop": 44}, 300, 31, 30),
+        ({"profile": "fast", "drop": 44}, 300, 30, None),
+    ],
+)
+def test_a_device_that_no_group_of_the_plan_can_satisfy_is_not_drawn(
+    section: dict[str, Any], select: int, wanted: int, most: int | None
+) -> None:
+    cohort = {"select": select, "goal": select, "quorum": 0.75}
+    secure = {"max_norm": 1.0, "max_abs": 0.25, "reserve": 0, **section}
+    task = {"learner": "quorate:mnist-mlp"}
+    plan = Plan.parse({"name": "p", "task": task, "cohort": cohort, "secure": secure})
+    offer = offer_of(CheckIn(policy=Policy(secure=SecureBounds(most_colluding=wanted))))
+    said = f"the device wants secrecy against {wanted} colluding devices; groups of the plan withstand {most} at most"
+    assert withstands_too_few(plan, offer) == (None if most is None else said)
+    assert withstands_too_few(plan, offer_of(CheckIn())) is None
 
 
 def test_any_version_will_do_where_the_plan_names_none() -> None:

@@ -9,7 +9,6 @@ import pytest
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
-from coordinator.engine.secure.marks import with_declined, with_spent
 from tests.coordinator.engine.secure_story import POOL, SIX, SecureStory
 from tests.coordinator.engine.story import FALLBACK, START, Story, digest_of, every, only, refusal
 
@@ -17,17 +16,6 @@ SAYS = (
     "the run is exhausted at version 0: of the devices that wait 6 have signed on this checkpoint; "
     "2 can still contribute, and a secure round needs 4: it waits for other devices"
 )
-
-
-def test_who_declines_in_a_fast_round_declines_fast_rounds_alone() -> None:
-    story = SecureStory().cohort()
-    strict = only(story.declined("a"), fx.RecordMark)
-    assert (strict.device, strict.kind) == ("a", "declined")
-    assert story.state.plan.secure is not None
-    section = story.state.plan.secure.model_copy(update={"profile": "fast"})
-    fast = replace(story.state, plan=story.state.plan.model_copy(update={"secure": section}))
-    assert with_declined(fast, "b", "it advertised 8 times")[1].kind == "declined-fast"
-    assert with_spent(fast, "b")[1].kind == "spent"
 
 
 def test_an_exhausted_run_says_so_in_the_rounds_reason_and_the_public_body() -> None:
@@ -87,8 +75,7 @@ def test_repro_a_run_whose_devices_all_declined_says_so_and_can_be_advanced() ->
     story = SecureStory().cohort()
     for device in "abcde":
         effects = story.declined(device, reason="This device advertised 8 times on this checkpoint.")
-        mark = fx.RecordMark(tensors=START, device=device, round=1, kind="declined")
-        assert only(effects, fx.RecordMark) == mark
+        assert not every(effects, fx.RecordMark), "another run may ask it"
     assert (story.state.round_number, story.state.spent) == (2, ())
     assert story.state.declined == dict.fromkeys("abcde", "This device advertised 8 times on this checkpoint.")
     story.drawn_from("f", "g", "h", unspendable=5, declined=5)

@@ -54,7 +54,7 @@ class SecureRun(RuleBasedStateMachine):
         self.acknowledged: set[tuple[int, str]] = set()
         self.settled: set[tuple[int, str]] = set()
         self.digests: set[str] = set()
-        self.marks: set[tuple[str, str, str]] = set()
+        self.marks: set[tuple[str, str]] = set()
         self._happens(self.story.created)
 
     # ------------------------------------------------------------ happenings
@@ -270,15 +270,13 @@ class SecureRun(RuleBasedStateMachine):
                 assert made.contributions == ()
 
     def _keeps_marks(self, before: states.RunState, effects: list[fx.Effect]) -> None:
-        """Who becomes spent or declines is marked on the model's tensors, and nobody else is."""
+        """Who becomes spent is marked on the model's tensors, and nobody else is."""
         after = self.story.state
         for mark in every(effects, fx.RecordMark):
             assert (mark.tensors, mark.round) == (before.marked_on, before.round_number)
-            assert mark.device in {"spent": after.spent, "declined": after.declined}[mark.kind] or after.version
-            self.marks.add((mark.tensors, mark.device, mark.kind))
-        named = {(after.marked_on, device, "spent") for device in after.spent}
-        named |= {(after.marked_on, device, "declined") for device in after.declined}
-        assert named <= self.marks
+            assert mark.device in after.spent or after.version
+            self.marks.add((mark.tensors, mark.device))
+        assert {(after.marked_on, device) for device in after.spent} <= self.marks
 
     def _keeps_the_list(self, before: states.RunState, after: states.RunState) -> None:
         """Survivors have masked, and are the same from agreeing on; only they sign; a device that signs is spent."""

@@ -18,7 +18,7 @@ class MarksContract:
             tx.insert_run(rows.run("r1"))
             tx.insert_run(rows.run("r2"))
         made = [
-            rows.mark("d2", run="r2", kind="declined"),
+            rows.mark("d2", run="r2"),
             rows.mark("d2"),
             rows.mark("d1"),
             rows.mark("d1", tensors=OTHER, round=4),
@@ -31,31 +31,16 @@ class MarksContract:
         assert store.marks_of_run("r1") == [made[2], made[1], made[3]]
         assert store.marks_of_run("r2") == [made[0]]
 
-    @pytest.mark.parametrize("kind", ["spent", "declined", "declined-fast"])
-    def test_the_first_mark_of_a_device_by_a_run_stays(self, store: Store, kind: str) -> None:
+    def test_the_first_mark_of_a_device_by_a_run_stays(self, store: Store) -> None:
         with store.transaction() as tx:
             tx.insert_run(rows.run("r1"))
-        first = rows.mark("d1", kind=kind, round=1)
+        first = rows.mark("d1", round=1)
         with store.transaction("r1") as tx:
-            tx.insert_marks([first, rows.mark("d1", kind=kind, round=2)])
+            tx.insert_marks([first, rows.mark("d1", round=2)])
         with store.transaction("r1") as tx:
-            tx.insert_marks([rows.mark("d1", kind="declined", round=3), rows.mark("d3", round=3)])
+            tx.insert_marks([rows.mark("d1", round=3), rows.mark("d3", round=3)])
             tx.insert_marks([])
         assert store.marks("t" * 64) == [first, rows.mark("d3", round=3)]
-
-    @pytest.mark.parametrize("kind", ["declined", "declined-fast"])
-    def test_repro_a_device_that_had_declined_and_then_signed_stayed_declined(self, store: Store, kind: str) -> None:
-        with store.transaction() as tx:
-            tx.insert_run(rows.run("r1"))
-            tx.insert_run(rows.run("r2"))
-        other = rows.mark("d1", run="r2", kind=kind)
-        signed = [rows.mark("d1", round=3), rows.mark("d2", round=3)]
-        with store.transaction("r1") as tx:
-            tx.insert_marks([rows.mark("d1", kind=kind), rows.mark("d2", kind=kind), other, signed[0]])
-        with store.transaction("r1") as tx:
-            tx.insert_marks([signed[1]])
-            tx.insert_marks([rows.mark("d2", kind=kind, round=4), rows.mark("d2", round=5)])
-        assert store.marks("t" * 64) == [signed[0], other, signed[1]]
 
     def test_marks_of_a_transaction_that_fails_are_not_stored(self, store: Store) -> None:
         with store.transaction() as tx:
@@ -79,6 +64,5 @@ class MarksContract:
             tx.insert_run(rows.run("r2"))
             tx.insert_marks([rows.mark("d1"), rows.mark("d2"), rows.mark("d2", run="r2"), rows.mark("gone")])
         assert store.registered_devices() == 1
-        assert store.marked_devices("t" * 64, ("spent", "declined")) == 1
-        assert store.marked_devices("t" * 64, ("declined",)) == 0
-        assert store.marked_devices(OTHER, ("spent",)) == 0
+        assert store.marked_devices("t" * 64) == 1
+        assert store.marked_devices(OTHER) == 0

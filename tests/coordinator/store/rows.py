@@ -175,5 +175,5 @@ def world(tx: Transaction, *, runs: int = 1, devices: int = 3) -> None:
 
 
 def mark(device: str = "d1", /, **fields: Any) -> MarkRow:
-    given: dict[str, Any] = {"tensors": "t" * 64, "run": "r1", "round": 3, "kind": "spent"}
+    given: dict[str, Any] = {"tensors": "t" * 64, "run": "r1", "round": 3}
     return MarkRow(device=device, **(given | fields))

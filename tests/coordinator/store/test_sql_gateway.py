@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> Iterator[SqlStore]:
             tx.insert_device(rows.device(name))
         tx.append("r1", [(1.5, "Created", {"a": 1}), (2.0, "Ended", {"b": [1.25]})])
         tx.insert_messages([message("a"), message("b")])
-        tx.insert_marks([rows.mark("d1"), rows.mark("d2", kind="declined")])
+        tx.insert_marks([rows.mark("d1"), rows.mark("d2")])
         tx.insert_contributions([rows.contribution("d1"), rows.contribution("d2")])
         tx.insert_refusals([rows.refusal("d2")])
         tx.put_round(rows.round_())
@@ -70,7 +70,6 @@ GIVEN: dict[str, Any] = {
     "digests": ["a" * 64, "b" * 64],
     "nodes": [7],
     "messages": ["1".zfill(64), "2".zfill(64)],
-    "kinds": ["spent", "declined"],
     "after": 0,
     "limit": 10,
     "tensors": "t" * 64,

@@ -94,7 +94,10 @@ class SecureFollowing(Following):
             case "Faulted":
                 return self._faulted(event, body["device"], account)
             case "Spent" | "Declined":
-                self._mark(body["device"], event.kind.lower())
+                if event.kind == "Spent":
+                    self._mark(body["device"])
+                else:
+                    self.declined.add(body["device"])
                 return self._gone(event, body["device"], account)
             case _:
                 raise self._odd(event, "this kind of event is unknown here: see docs/faults.md")
@@ -195,7 +198,7 @@ class SecureFollowing(Following):
         if exchange == "masked":
             self.reported[device] = (body["digest"], 0)
         if exchange == "signed":
-            self._mark(device, "spent")
+            self._mark(device)
         if exchange == "revealed":
             account.claimed.discard(device)
         return self._go_on(event, account)
@@ -273,11 +276,9 @@ class SecureFollowing(Following):
                 account.grant(event.at)
         return self._go_on(event, account)
 
-    def _mark(self, device: str, kind: str) -> None:
+    def _mark(self, device: str) -> None:
         """The device contributes to this model no more, in whichever run."""
-        marked = self.marks.setdefault(self.tensors, {})
-        if marked.get(device) != "spent":
-            marked[device] = kind
+        self.marks.setdefault(self.tensors, set()).add(device)
 
     # ------------------------------------------------------------ when an exchange ends
 

@@ -52,7 +52,7 @@ def test_a_copy_holds_every_row_and_copying_again_changes_nothing(target: Store)
     world = played()
     device = world.rows[0].device
     with world.store.transaction("marks") as tx:  # also of tables that plain rounds leave empty
-        tx.insert_marks([MarkRow(tensors="t" * 64, device=device, run="marks", round=1, kind="spent")])
+        tx.insert_marks([MarkRow(tensors="t" * 64, device=device, run="marks", round=1)])
         tx.insert_audit([AuditRow(run="marks", at=5.0, by="operator", action="advance", detail="")])
     for _ in range(2):
         copy_run(world.store, target, "marks")

@@ -255,7 +255,6 @@ def _runs() -> None:
         sa.Column("device", _TEXT, nullable=False),
         sa.Column("run", _TEXT, nullable=False),
         sa.Column("round", sa.BigInteger(), nullable=False),
-        sa.Column("kind", _TEXT, nullable=False),
         sa.ForeignKeyConstraint(["run"], ["runs.run"], name=op.f("fk_secure_marks_run")),
         sa.PrimaryKeyConstraint("tensors", "device", "run", name=op.f("pk_secure_marks")),
         sqlite_with_rowid=False,

@@ -55,14 +55,14 @@ export function PlanCost({ checked, secure }: { checked: PlanView | null; secure
 /** A device signs for a checkpoint once: who has, takes part in no other secure round on it, of whichever run. */
 function Spent({ checked }: { checked: PlanView }) {
   const { devices_spent: spent, devices_registered: registered } = checked;
-  if (!spent) return <p className="plain">No registered device is spent on this checkpoint: none has signed for it in a secure round, and none has declined it.</p>;
+  if (!spent) return <p className="plain">No registered device is spent on this checkpoint: none has signed for it in a secure round.</p>;
   return (
     <div className="plain" data-fact="spent">
       <p>
         <b>
           {count(spent)} of {many(registered, "registered device")} {spent === 1 ? "is" : "are"} spent on this checkpoint
         </b>
-        : they have signed for it in a secure round, or have declined it, and take part in no other secure round on it. The ways out:
+        : they have signed for it in a secure round, and take part in no other secure round on it. The ways out:
       </p>
       <ul className="ways">
         <li>start from another checkpoint, for example a newer version;</li>

@@ -109,9 +109,7 @@ def test_a_secure_plan_says_how_many_devices_are_spent_on_its_checkpoint() -> No
     made = world.create(**sections)
     tensors = world.coordinator.core.state(made.run).marked_on
     with world.store.transaction() as tx:
-        tx.insert_marks(
-            MarkRow(tensors=tensors, device=row.device, run=made.run, round=1, kind="spent") for row in world.rows[:3]
-        )
+        tx.insert_marks(MarkRow(tensors=tensors, device=row.device, run=made.run, round=1) for row in world.rows[:3])
     again = check(world, init, **sections)
     assert again.devices_spent == 3
     assert "of which 3 have signed on this checkpoint" in again.warnings[0]
