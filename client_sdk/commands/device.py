@@ -18,7 +18,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from client_sdk.commands.joining import DEFAULT_FOLDER, Folder, Joining, takes_options
+from client_sdk.commands.joining import (
+    DEFAULT_FOLDER,
+    DEFAULT_SUMS,
+    Delta,
+    Folder,
+    Joining,
+    MostEpsilon,
+    SumsFolder,
+    takes_options,
+)
 from client_sdk.commands.long_running import log_plainly, say_stopped, use_threads
 from client_sdk.commands.stopping import stopped_by_signals
 from client_sdk.protocol.flower import ConfigValue
@@ -211,13 +220,12 @@ def device(
         return
     if node_config:
         fail("--node-config is what a Flower app's Context.node_config has: name the app's folder with --flower.")
-    from client_sdk.device.storage import FileStorage
     from client_sdk.learners import LearnerTrainer
 
     speak_as(joining.name)
     trainer = LearnerTrainer(*joining.prepare(), seeds=True)
     log_plainly("quorate.device")
-    with FileStorage(joining.folder, sums=joining.sums) as storage, stopped_by_signals() as stop:
+    with joining.storage() as storage, stopped_by_signals() as stop:
         ended = joining.take_part("This device", storage, trainer, stop, as_json)
     say_stopped(ended, as_json, "'quorate device history' lists them.")
 
@@ -265,6 +273,39 @@ def allow_plain(
         say_json({"kind": "plain-allowed", "name": name})
     else:
         say(f"This device's data may go in clear for {name} again, until it joins a secure round of it.")
+
+
+@app.command(
+    help="Show what this user's data have lost in differential privacy, by data set, coordinator and run, and what one "
+    "more round of each run would cost. Devices debit each answer before it leaves.",
+    epilog="Example: quorate device privacy --most-epsilon 8",
+)
+def privacy(
+    folder: Folder = DEFAULT_FOLDER,
+    sums_folder: SumsFolder = DEFAULT_SUMS,
+    most_epsilon: MostEpsilon = None,
+    delta: Delta = 1e-6,
+    as_json: Json = False,
+) -> None:
+    from client_sdk.device.data_ledger import LedgerFile
+
+    if not 0 < delta < 1:
+        fail(f"--delta is above 0 and below 1, not {delta:g}.")
+    places = [folder / "ledger.json", *sorted(sums_folder.expanduser().glob("?" * 64))]
+    ledgers = [found for place in places if (found := LedgerFile(place, durable=False).read()).spent]
+    if as_json:
+        for one in ledgers:
+            say_json(one.shown(delta, most_epsilon))
+        return
+    for one in ledgers:
+        shown = one.shown(delta, most_epsilon)
+        lost = "not bounded" if shown["epsilon"] is None else f"{shown['epsilon']:.4g}"
+        left = "" if most_epsilon is None else f"; {most_epsilon:g} is the most"
+        say(f"{one.data or folder}: epsilon {lost} at delta {delta:g}{left}")
+        columns = ["coordinator", "run", "device", "rounds", "answers", "zcdp", "rounds_left"]
+        say_table(columns, [[run[name] for name in columns] for run in shown["runs"]])
+    if not ledgers:
+        say("No data of this user has been in a round yet.")
 
 
 def _row(entry: Joined) -> list[Any]:

@@ -58,6 +58,30 @@ Share = Annotated[
 ]
 
 
+DEFAULT_SUMS = Path("~/.local/state/quorate/sums")
+SumsFolder = Annotated[
+    Path,
+    typer.Option(
+        envvar="QUORATE_SUMS_FOLDER",
+        help="Where the devices of this user that have the same --data and --shard count these sums together, and what "
+        "they lose in private rounds.",
+    ),
+]
+MostEpsilon = Annotated[
+    float | None,
+    typer.Option(
+        "--most-epsilon",
+        min=0,
+        envvar="QUORATE_MOST_EPSILON",
+        help="The most that the data may lose, over all runs and coordinators. Rounds without noise are then declined.",
+    ),
+]
+Delta = Annotated[
+    float,
+    typer.Option("--delta", min=0, max=1, envvar="QUORATE_DELTA", help="The chance that --most-epsilon does not hold."),
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Joining:
     """The options for joining: each field is one option, by its name."""
@@ -142,13 +166,27 @@ class Joining:
         int | None,
         typer.Option(min=1, help="In secure rounds, put updates into so many sums a day at most (default: 100)."),
     ] = None
-    sums_folder: Annotated[
-        Path,
+    sums_folder: SumsFolder = DEFAULT_SUMS
+    most_epsilon: MostEpsilon = None
+    delta: Delta = 1e-6
+    apart: Annotated[
+        int | None,
         typer.Option(
-            envvar="QUORATE_SUMS_FOLDER",
-            help="Where the devices of this user that have the same --data and --shard count these sums together.",
+            min=1,
+            envvar="QUORATE_APART",
+            help="In a run with noise, take part again only after so many committed rounds.",
         ),
-    ] = Path("~/.local/state/quorate/sums")
+    ] = None
+    private_only: Annotated[
+        float | None,
+        typer.Option(
+            "--private-only",
+            min=0,
+            metavar="NOISE",
+            envvar="QUORATE_PRIVATE_ONLY",
+            help="Take part only where devices add noise themselves under masks, of so many times the clip or more.",
+        ),
+    ] = None
     nearest_model: Annotated[
         float | None,
         typer.Option(
@@ -231,6 +269,10 @@ class Joining:
         for key in self.model_key or []:
             if not re.fullmatch("[0-9a-f]{64}", key):
                 fail(f"--model-key {key!r} is no public key: 64 hexadecimal digits in small letters.")
+        if not 0 < self.delta < 1:
+            fail(f"--delta is above 0 and below 1, not {self.delta:g}.")
+        if 0 in (self.most_epsilon, self.private_only):
+            fail("--most-epsilon and --private-only are above 0: leave them out to allow anything.")
         if self.who_file is not None and not self.who_file.is_file():
             fail(f"There is no file {self.who_file}: --who-file names what proves who this device is.")
         for name in self.allow or []:
@@ -249,7 +291,7 @@ class Joining:
     def policy(self) -> Policy:
         """The owner's policy. Bounds on secure rounds are sent only where one is set."""
         from client_sdk.learners import EVERY
-        from client_sdk.protocol.devices import Policy, SecureBounds
+        from client_sdk.protocol.devices import Policy, PrivacyBounds, SecureBounds
 
         given: dict[str, object] = {
             "smallest_cohort": self.smallest_cohort,
@@ -274,18 +316,30 @@ class Joining:
         bounds = {name: value for name, value in given.items() if value is not None}
         if self.largest_move == 0:
             bounds["largest_move"] = None
+        privacy = PrivacyBounds(
+            most_epsilon=self.most_epsilon, delta=self.delta, apart=self.apart, private_only=self.private_only
+        )
         return Policy(
             learners=tuple(self.allow) if self.allow and EVERY not in self.allow else None,
             secure_only=self.secure_only,
             max_epochs=self.max_epochs,
             max_state_bytes=None if self.state_mb is None else self.state_mb * 1_000_000,
             secure=SecureBounds.model_validate(bounds) if bounds else None,
+            privacy=None if privacy == PrivacyBounds(delta=self.delta) else privacy,
         )
 
+    def storage(self) -> FileStorage:
+        """The device's folder. Failure as ``prepare``."""
+        from client_sdk.data import identity_of
+        from client_sdk.device.storage import FileStorage
+
+        data = identity_of(self.data or "", self._share()).replace("\n", " ")
+        return FileStorage(self.folder, ledger=self.ledger, data=data)
+
     @property
-    def sums(self) -> Path:
-        """The file in which devices with this data count into how many sums it goes: one for each share of a file or of
-        an installed data set, however they are written. Failure as ``prepare``."""
+    def ledger(self) -> Path:
+        """The file in which devices with this data count together: one for each share of a file or of an installed data
+        set, however they are written. Failure as ``prepare``."""
         from client_sdk.data import identity_of
 
         return self.sums_folder / hashlib.sha256(identity_of(self.data or "", self._share()).encode()).hexdigest()

@@ -10,6 +10,7 @@ Recall       reads which state of a strategy awaits an        Recalled
              outcome
 Settle       makes that state the current one, or deletes it  None, once it is durable
 Keep         changes the memory of secure rounds, durably     MemoryKept, MemoryNotKept
+Spend        debits what an answer costs, durably             Spent
 Load         reads the saved update back                      Loaded
 FetchList    has the authority's revocation list at hand      ListFetched, RequestRefused, Unreachable, Failed
 Certify      asks the authority, once                         Certified, RequestRefused, Unreachable, Failed
@@ -30,9 +31,10 @@ from typing import Literal, assert_never
 
 from client_sdk.credentials.certificate import Certificate, RevocationList
 from client_sdk.credentials.enrolment_token import EnrolmentToken
+from client_sdk.device.data_ledger import Debit, Declined
 from client_sdk.device.record import AuthorityRef, Joined, Record, Storage
 from client_sdk.device.states import Candidate, key_of
-from client_sdk.protocol.devices import Assignment, CheckpointRef
+from client_sdk.protocol.devices import Assignment, CheckpointRef, PrivacyBounds
 from client_sdk.protocol.names import TENSORS_MEDIA_TYPE, Message, Route
 from client_sdk.protocol.problems import Problem
 from client_sdk.secagg.actions import Keep
@@ -68,6 +70,17 @@ class Settle:
     keep: bool
     why: str = ""
     """A sentence for people where the outcome is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spend:
+    """Debit an answer in the ledger of the device's data, unless the owner's bounds decline it. See
+    ``record.Storage.spend``."""
+
+    debit: Debit
+    bounds: PrivacyBounds
+    ahead: bool = False
+    """Only ask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +180,7 @@ class Sleep:
 
 SharedAction = Save | Certify | Send | Sleep
 """What a datacenter's worker does as well: both become known, ask and wait alike."""
-Action = SharedAction | Keep | Load | FetchList | Fetch | Sketch | Train | Recall | Settle
+Action = SharedAction | Keep | Spend | Load | FetchList | Fetch | Sketch | Train | Recall | Settle
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +288,14 @@ class MemoryNotKept:
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """The answer was debited, or not, for this reason."""
+
+    declined: Declined | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Loaded:
     """The saved update."""
 
@@ -311,6 +332,7 @@ Reply = (
     | Recalled
     | MemoryKept
     | MemoryNotKept
+    | Spent
     | Loaded
     | ListFetched
     | Failed
@@ -322,12 +344,12 @@ Reply = (
 # Performs the actions that concern the device's storage alone: the same for every driver of a session.
 
 
-Stored = Save | Keep | Load | Recall | Settle
+Stored = Save | Keep | Spend | Load | Recall | Settle
 
 
 def perform_stored(
     storage: Storage, action: Stored, at: float
-) -> MemoryKept | MemoryNotKept | Loaded | Recalled | None:
+) -> MemoryKept | MemoryNotKept | Spent | Loaded | Recalled | None:
     """Perform ``action`` on ``storage``, and return the reply. ``at``: Unix seconds. StorageError."""
     match action:
         case Save():
@@ -342,6 +364,8 @@ def perform_stored(
                 return MemoryKept(storage.keep(action.change), at)
             except SecaggError as error:
                 return MemoryNotKept(error, at)
+        case Spend():
+            return Spent(storage.spend(action.debit, action.bounds, ahead=action.ahead), at)
         case Recall():
             return Recalled(storage.states.candidate(action.key), at)
         case Settle():

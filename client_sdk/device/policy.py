@@ -9,7 +9,8 @@ from math import ceil
 
 from client_sdk import codecs
 from client_sdk.device.strategies import lacks_half
-from client_sdk.protocol.devices import Assignment, CheckIn, Policy, Task, rounded_size
+from client_sdk.privacy.accounting import epsilon_of, rho_of
+from client_sdk.protocol.devices import Assignment, CheckIn, Policy, PrivacyBounds, PrivacyTerms, Task, rounded_size
 from client_sdk.protocol.secure import SECURE_VERSION, SecureBounds, SecureTask
 from client_sdk.secagg.consent import SecurePolicy, plain_refusal, require_terms, said_of_sums
 from client_sdk.secagg.errors import BadParameters, Refusal
@@ -26,6 +27,8 @@ def refusal(assignment: Assignment, offer: CheckIn) -> str | None:
         allowed = ", ".join(policy.learners) or "none"
         return f"This device's owner allows these learners only: {allowed}. The plan wants {task.learner}."
     lacking = learner_refusal(task, offer.learners) or _strategy_refused(task, offer)
+    if lacking is None:
+        lacking = privacy_refusal(assignment.privacy, policy, secure=assignment.secure is not None)
     if lacking is not None:
         return lacking
     how = _plain_refused(task, policy) if assignment.secure is None else secure_refusal(assignment.secure, policy)
@@ -61,6 +64,30 @@ def _strategy_refused(task: Task, offer: CheckIn) -> str | None:
     if wanted.keeps != "nothing" and offer.policy.max_state_bytes == 0:
         return f"This device's owner allows no state, and the strategy {wanted.name} keeps one."
     return None
+
+
+def privacy_refusal(terms: PrivacyTerms | None, policy: Policy, *, secure: bool) -> str | None:
+    """Why this device's owner allows no round with this noise, whatever its data have lost so far; None where one is
+    allowed. What they have lost is in ``data_ledger``."""
+    bounds, cost = policy.privacy or PrivacyBounds(), cost_of(terms, secure=secure)
+    if (least := bounds.private_only) is not None:
+        return f"This device's owner allows rounds only in which devices add noise of {least:g} x clip themselves."
+    if bounds.most_epsilon is None:
+        return None
+    if cost is None:
+        return "This device's owner allows rounds with noise only, since nothing bounds what others tell."
+    if (epsilon := epsilon_of(cost, bounds.delta)) > bounds.most_epsilon:
+        return (
+            f"This device's owner allows epsilon {bounds.most_epsilon:g} at delta {bounds.delta:g} in all; one round "
+            f"of this plan costs {epsilon:.4g}."
+        )
+    return None
+
+
+def cost_of(terms: PrivacyTerms | None, *, secure: bool) -> float | None:
+    """The zCDP of one answer; None: nothing bounds what it tells. In a secure round no noise of the coordinator does,
+    which sees the sum before."""
+    return None if terms is None or secure else rho_of(terms.noise, 1)
 
 
 def refuses_partial(assignment: Assignment) -> bool:

@@ -11,12 +11,13 @@ from pydantic import Field
 
 from client_sdk.credentials.certificate import RevocationList
 from client_sdk.device.checkpoint_cache import CheckpointCache
-from client_sdk.protocol.devices import Assignment, LoggedEvent, Registered
+from client_sdk.protocol.devices import Assignment, LoggedEvent, PrivacyBounds, Registered
 from client_sdk.protocol.names import Digest, Message
 from client_sdk.protocol.secure import SecureRefusal
 from client_sdk.secagg.memory import Memory
 
 if TYPE_CHECKING:
+    from client_sdk.device.data_ledger import Debit, Declined
     from client_sdk.device.states import States
 
 RECORD_FORMAT: Literal[2] = 2
@@ -157,6 +158,11 @@ class Storage(Protocol):
         or process. Where ``change`` raises, or returns the same object, nothing is stored. StorageError as
         ``load_secure``."""
 
+    def spend(self, debit: Debit, bounds: PrivacyBounds, *, ahead: bool = False) -> Declined | None:
+        """Debit what an answer costs, unless the bounds decline it; ``ahead``: only ask. No other answer of the same
+        data is debited meanwhile, in whichever process. StorageError where it cannot be known what was debited
+        before."""
+
     def load_revocations(self) -> RevocationList | None:
         """The newest revocation list that was saved."""
 
@@ -165,7 +171,7 @@ class Storage(Protocol):
 
     def forget(self) -> None:
         """Delete the record with its key, the update, the states and the checkpoints, and from the memory of secure
-        rounds all but its marks. The history and the revocation list stay. It may be repeated."""
+        rounds all but its marks. The history, the ledger and the revocation list stay. It may be repeated."""
 
     def update(self, digest: str) -> BinaryIO:
         """The saved update, open for reading from its start. StorageError where there is none."""

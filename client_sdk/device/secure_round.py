@@ -25,7 +25,8 @@ A transport error ends nothing: requests are repeated until they are answered, o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
+from hashlib import sha256
 from typing import Any, Literal, TypeVar, assert_never
 
 import numpy as np
@@ -49,8 +50,11 @@ from client_sdk.device.actions import (
     Sketch,
     Sketched,
     Sleep,
+    Spend,
+    Spent,
 )
 from client_sdk.device.contribution import ClearContribution, codec_seed, run_key
+from client_sdk.device.data_ledger import debit_for
 from client_sdk.device.enrolling import Enrolling
 from client_sdk.device.policy import secure_policy
 from client_sdk.device.record import Joined, StorageError, TrainedWork
@@ -64,6 +68,7 @@ from client_sdk.protocol.devices import (
     Noted,
     Outcome,
     Policy,
+    PrivacyBounds,
     Withdrawal,
 )
 from client_sdk.protocol.names import Route
@@ -92,12 +97,17 @@ from client_sdk.secagg.survivors import Survivors
 # How a device's part in a round ends: it withdraws, asks for its outcome, and moves the round to the history.
 
 
+MOST_RESTS = 256
+
 T = TypeVar("T")
 Steps = Generator[Action, Reply, T]
 
 
 class RoundEnds(Enrolling):
     """A session's part that ends rounds. A secure round has none of its secrets left then, however it ends."""
+
+    rests: Mapping[str, int] = {}
+    """``Policy.rests``. A session that begins anew asks its ledger again: its owner may have other bounds."""
 
     def keep(self, change: Callable[[Memory], Memory]) -> Steps[Memory]:
         """The memory of secure rounds after ``change``, which is stored. Raises what ``change`` raises."""
@@ -111,6 +121,18 @@ class RoundEnds(Enrolling):
     def remembered(self) -> Steps[Memory]:
         """The memory of secure rounds as it is stored."""
         return (yield from self.keep(lambda newest: newest))
+
+    def spend(self, assignment: Assignment, answer: str, policy: Policy, *, ahead: bool = False) -> Steps[str | None]:
+        """Debit what this answer costs in the ledger of the data; ``ahead``: only ask whether it may be. Returns why
+        not, which the device tells with its check-ins from now on."""
+        debit = debit_for(self.record.coordinator, assignment, answer)
+        reply = self.observe((yield Spend(debit=debit, bounds=policy.privacy or PrivacyBounds(), ahead=ahead)))
+        if not isinstance(reply, Spent):
+            raise TypeError(f"the driver answered Spend with {reply!r}")
+        if reply.declined is None:
+            return None
+        self.rests = dict([*self.rests.items(), (assignment.run, reply.declined.until)][-MOST_RESTS:])
+        return reply.declined.reason
 
     def sweep(self) -> Steps[None]:
         """Delete the secrets of an attempt that has expired, also where no coordinator is there to go on with. There
@@ -132,8 +154,7 @@ class RoundEnds(Enrolling):
         """The coordinator assigns this round no more: neither does the device train the same again. Its secrets of the
         round go first, since the coordinator may never answer."""
         yield from self._forget(assignment)
-        said = "This device does not take part in this round." if assignment.private else reason
-        message = Withdrawal(attempt=assignment.attempt, reason=said)
+        message = Withdrawal(attempt=assignment.attempt, reason=_told(assignment, reason))
         yield from self.ask(self.of_round("POST", Route.WITHDRAWN, assignment, Noted, message))
 
     def _outcome(self, assignment: Assignment) -> Steps[Outcome | Problem]:
@@ -186,6 +207,11 @@ class RoundEnds(Enrolling):
             yield from self.keep(lambda newest: without_round(newest, assignment))
 
 
+def _told(assignment: Assignment, reason: str) -> str:
+    """What the coordinator is told of the reason: nothing in a private run."""
+    return reason if assignment.privacy is None else "This device does not take part in this round."
+
+
 def without_round(memory: Memory, assignment: Assignment) -> Memory:
     """``memory`` without any attempt of this round, of whichever header; the same object where there is none."""
     for live in list(memory.live.values()):
@@ -232,6 +258,9 @@ class SecureAttempts(RoundEnds):
         memory = yield from self.remembered()
         live = memory.live.get(tensors)
         goes_on = live is not None and live.header == header.encoded
+        answer = sha256(header.encoded).hexdigest()
+        if (declined := (yield from self.spend(assignment, answer, offer.policy, ahead=True))) is not None:
+            raise Refusal(declined, final=True)
         listed = None if goes_on else (yield from self._listed(header))
         expected = self._expected(listed)
         part = self._device(assignment, offer).attempt(header.encoded, expected, put_in, self.now)
@@ -246,6 +275,10 @@ class SecureAttempts(RoundEnds):
                 yield from self._erase_once_signed(memory.live.get(tensors), put_in)
                 reply = memory
             else:
+                if action.stage == "mask":
+                    declined = yield from self.spend(assignment, answer, offer.policy)
+                    if declined is not None:  # other answers of the same data have left meanwhile
+                        raise Refusal(declined, final=True)
                 note = _waits_for(action.stage, memory.live.get(tensors))
                 content = yield from self._deliver(action, header, note, offer.hold_s)
                 reply = ServerAnswer(self.now, content)
@@ -553,7 +586,8 @@ class SecureParts(SecureAttempts):
         if said is None:
             raise RuntimeError("there is nothing to tell")
         path: dict[str, str | int] = {"run": assignment.run, "round": assignment.round, "attempt": assignment.attempt}
-        send = Send(method="POST", route=Route.SECURE_REFUSAL, answers=(Noted,), path=path, message=said)
+        told = said.changed(reason=_told(assignment, said.reason))
+        send = Send(method="POST", route=Route.SECURE_REFUSAL, answers=(Noted,), path=path, message=told)
         yield from self.ask(send)
         return (yield from self._end("withdrawn", said.reason))
 

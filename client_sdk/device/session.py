@@ -10,7 +10,8 @@ performs the ``actions`` and sends replies back.
                                   Assignment -> Save(assignment) -> the owner's policy refuses -> withdrawing,
                                   or in a secure round Save(refusal) -> Send(it) -> Save(round's end) -> Sleep
     training:    Fetch -> Send(started) -> Train -> Save(update) -> reporting      cannot -> withdrawing
-    reporting:   Send(update) again and again until a receipt or a final refusal -> Save(round's end) -> waiting
+    reporting:   Spend -> Send(update) again and again until a receipt or a final refusal -> Save(round's end)
+                 -> waiting
                  its bytes are refused -> Send(withdrawal) -> Save(round's end) -> Sleep -> waiting
     a secure round:   after Save(update): ``secure_round``. Its update is never sent
     withdrawing: Save(reason) -> Send(withdrawal) -> Save(round's end) -> Sleep -> waiting
@@ -140,6 +141,8 @@ class _Session(SecureParts):
     def _check_in(self) -> Send:
         self._offered = self.offer()
         said = shown(self._offered)
+        if self.rests:
+            said = said.changed(policy=said.policy.changed(rests=tuple(self.rests.items())))
         if count := self.record.states_left_out:
             said = said.changed(facts=said.facts.changed(states_left_out=count))
         return Send(method="POST", route=Route.CHECK_IN, answers=(Assignment, Wait), message=said)
@@ -173,6 +176,8 @@ class _Session(SecureParts):
         reason = refusal(assignment, offer)
         if reason is not None and assignment.secure is not None and not secure_policy(offer.policy).sums_made:
             return (yield from self.decline(assignment, reason))
+        if reason is None:
+            reason = yield from self.spend(assignment, "", offer.policy, ahead=True)
         if reason is None:
             reason = yield from self._fetch(assignment)
         if reason is None and self.now >= self.due_at:
@@ -266,6 +271,9 @@ class _Session(SecureParts):
         return None
 
     def _report(self, assignment: Assignment, digest: str) -> Generator[Action, Reply, str | None]:
+        declined = yield from self.spend(assignment, digest, self.offer().policy)
+        if declined is not None:  # other answers of the same data have left meanwhile
+            return (yield from self._withdraw(assignment, declined))
         path: dict[str, str | int] = {
             "run": assignment.run,
             "round": assignment.round,

@@ -4,6 +4,8 @@ The folder of ``FileStorage``, readable by its owner only::
 
     lock                      held by the one process that uses the folder
     record.json               Record; replaced as a whole: temporary file, fsync, rename, fsync of the folder
+    ledger.json               what its data has told (``data_ledger``), where no file is named for that
+    answers.json              how many answers that ledger had when this device last debited one
     secure.bin                its memory of secure rounds; replaced as a whole, under a lock, after which the older
                               file is overwritten with zeros
     revocations.bin           the authority's newest revocation list that was seen
@@ -38,11 +40,13 @@ from pydantic import ValidationError
 from client_sdk.credentials.certificate import RevocationList
 from client_sdk.credentials.errors import BadCredential
 from client_sdk.device.checkpoint_cache import CheckpointCache, FileCheckpoints, MemoryCheckpoints
+from client_sdk.device.data_ledger import DataLedger, Debit, Declined, LedgerFile
 from client_sdk.device.durable_folder import DurableFolder, explained
 from client_sdk.device.record import RECORD_FORMAT, Joined, Record, StorageError
 from client_sdk.device.states import MemoryStates, StateFolder, States
+from client_sdk.protocol.devices import PrivacyBounds
 from client_sdk.secagg.errors import SecaggError
-from client_sdk.secagg.memory import DAY_S, Memory
+from client_sdk.secagg.memory import Memory
 
 # ------------------------------------------------------------ storage
 
@@ -56,6 +60,7 @@ class MemoryStorage:
         self._updates: dict[str, bytes] = {}
         self._history: list[Joined] = []
         self._secure = Memory()
+        self.ledger = DataLedger()
         self._keeping = Lock()
         self._revocations: RevocationList | None = None
         self._states = MemoryStates()
@@ -87,6 +92,13 @@ class MemoryStorage:
             self._secure = change(self._secure)
             return self._secure
 
+    def spend(self, debit: Debit, bounds: PrivacyBounds, *, ahead: bool = False) -> Declined | None:
+        with self._keeping:
+            declined = self.ledger.declines(debit, bounds)
+            if declined is None and not ahead:
+                self.ledger = self.ledger.debited(debit)
+            return declined
+
     def load_revocations(self) -> RevocationList | None:
         return self._revocations
 
@@ -113,11 +125,12 @@ class FileStorage:
     """Storage of a device or a worker in a folder, made with mode 0700 where it is missing; ``~`` is the user's home.
 
     ``durable=False`` leaves out every fsync: for simulated fleets, whose devices need not survive a power cut.
-    ``sums``: the file in which all folders with the same data count their masked vectors together (``Sums``); None:
-    this one counts for itself. StorageError: the folder is in use by another process, or cannot be written.
+    ``ledger``: the file in which all folders with the same data count together (``LedgerFile``), and ``data`` what that
+    is called for people; None: this one counts for itself. StorageError: the folder is in use by another process, or
+    cannot be written.
     """
 
-    def __init__(self, folder: Path | str, *, durable: bool = True, sums: Path | None = None) -> None:
+    def __init__(self, folder: Path | str, *, durable: bool = True, ledger: Path | None = None, data: str = "") -> None:
         try:
             self.folder = Path(folder).expanduser()
         except RuntimeError:
@@ -131,7 +144,8 @@ class FileStorage:
         self._checkpoints = FileCheckpoints(self.folder / "checkpoints")
         self._states = StateFolder(DurableFolder(self.folder / "states", durable))
         self._secure_path = self.folder / "secure.bin"
-        self._sums = None if sums is None else Sums(sums, durable)
+        self._answers_path = self.folder / "answers.json"
+        self._ledger = LedgerFile(ledger or self.folder / "ledger.json", durable, data)
         self._keeping = Lock()
         """Excludes other threads from the memory of secure rounds, as the folder's lock does other processes."""
 
@@ -161,7 +175,7 @@ class FileStorage:
                     self._files.erase(old)
 
     def load_secure(self) -> Memory:
-        of_data = () if self._sums is None else self._sums.times()
+        of_data = self._ledger.read().sums
         with explained(self.folder):
             if not self._secure_path.exists():
                 return Memory(of_data=of_data)
@@ -179,11 +193,26 @@ class FileStorage:
             newest = self.load_secure()
             changed = change(newest)
             if changed is not newest:
-                if self._sums is not None and (entered := changed.answered_since(newest)) is not None:
-                    self._sums.add(entered.at)
+                if (entered := changed.answered_since(newest)) is not None:
+                    self._ledger.change(lambda ledger: ledger.summed(entered.at))
                 with explained(self.folder):
                     self._files.replace_erasing(self._secure_path, changed.encoded)
             return changed
+
+    def spend(self, debit: Debit, bounds: PrivacyBounds, *, ahead: bool = False) -> Declined | None:
+        declined: list[Declined | None] = []
+
+        def debited(newest: DataLedger) -> DataLedger:
+            self._require_not_set_back(newest)
+            declined.append(newest.declines(debit, bounds))
+            return newest if ahead or declined[0] is not None else newest.debited(debit)
+
+        answers = self._ledger.change(debited).answers
+        if answers > self._answers().get(self._ledger.path.name, 0):
+            known = {**self._answers(), self._ledger.path.name: answers}
+            with explained(self.folder):
+                self._files.replace(self._answers_path, json.dumps(known).encode())
+        return declined[0]
 
     def load_revocations(self) -> RevocationList | None:
         path = self.folder / "revocations.bin"
@@ -231,6 +260,22 @@ class FileStorage:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _answers(self) -> dict[str, int]:
+        """Of each ledger that this device has debited: how many answers it had."""
+        with explained(self.folder):
+            text = self._answers_path.read_bytes() if self._answers_path.exists() else b"{}"
+        try:
+            return {str(name): int(answers) for name, answers in json.loads(text).items()}
+        except (ValueError, AttributeError, TypeError):
+            raise StorageError(f"{self._answers_path} cannot be read, so {_UNKNOWN}") from None
+
+    def _require_not_set_back(self, ledger: DataLedger) -> None:
+        if ledger.answers < (known := self._answers().get(self._ledger.path.name, 0)):
+            raise StorageError(
+                f"{self._ledger.path} has {ledger.answers} answers, and had {known} before: it was set back or "
+                f"removed, so {_UNKNOWN}"
+            )
+
     def _update_path(self, digest: str) -> Path:
         return self.folder / f"update-{digest}.bin"
 
@@ -255,39 +300,10 @@ class FileStorage:
         self._files.sync_folder()
 
 
-class Sums:
-    """When masked vectors of one data set left its device folders in the last day: a file of Unix seconds, a line each,
-    which is replaced as a whole under a lock. A vector is counted before it is stored in its folder's memory, so a
-    crash in between counts one too many."""
-
-    def __init__(self, path: Path, durable: bool) -> None:
-        try:
-            self._path = path.expanduser()
-        except RuntimeError:
-            raise StorageError(
-                f"This system does not say which folder is home, so {path} cannot be found: name another for sums."
-            ) from None
-        self._files = DurableFolder(self._path.parent, durable)
-
-    def times(self) -> tuple[float, ...]:
-        """All that are in the file. StorageError."""
-        with explained(self._path.parent):
-            lines = self._path.read_text("ascii").split() if self._path.exists() else []
-        try:
-            return tuple(map(float, lines))
-        except ValueError:
-            raise StorageError(
-                f"{self._path} cannot be read, so this device cannot know into how many sums its data went today."
-            ) from None
-
-    def add(self, at: float) -> None:
-        """Count one more, and forget those that are a day older or newer."""
-        with explained(self._path.parent):
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self._path.with_suffix(".lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                kept = [one for one in self.times() if abs(at - one) < DAY_S]
-                self._files.replace(self._path, "".join(f"{one!r}\n" for one in [*kept, at]).encode())
+_UNKNOWN = (
+    "this device cannot know what its data has lost in rounds with noise. Bring it back, or enrol the device anew in "
+    "another folder."
+)
 
 
 def read_record(folder: Path | str) -> Record | None:

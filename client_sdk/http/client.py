@@ -474,7 +474,7 @@ def _encoded(assignment: Assignment, update: Update, checkpoint: bytes, fetch_s:
     codec, started = codecs.beside(assignment.task.codec, assignment.roles), time.monotonic()
     encoded = codec.encode(update.delta, codecs.Origin.of(assignment))
     took = Seconds(fetch_s=fetch_s, train_s=train_s, encode_s=time.monotonic() - started)
-    number, attempt, private = assignment.round, assignment.attempt, assignment.private
+    number, attempt, private = assignment.round, assignment.attempt, assignment.privacy is not None
     report = report_of(update, codec.name, assignment.run, number, attempt, took, private=private)
     return body_of(encoded, report)
 

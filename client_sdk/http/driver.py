@@ -37,6 +37,7 @@ from client_sdk.device.actions import (
     Settle,
     Sketch,
     Sleep,
+    Spend,
     Train,
     Unreachable,
     perform_stored,
@@ -184,7 +185,7 @@ class DeviceDriver:
 
     def _perform(self, action: Action) -> Reply:
         match action:
-            case Save() | Keep() | Load() | Recall() | Settle():
+            case Save() | Keep() | Spend() | Load() | Recall() | Settle():
                 if isinstance(action, Settle) and action.why:
                     self._notify("trouble", action.why, self._record.assignment)
                 if isinstance(action, Save):

@@ -51,8 +51,9 @@ class Kept:
 def kept_of(told_coordinator: bool, told_authority: bool) -> Kept:
     """What is kept after leaving, at each place that was told or could not be."""
     return Kept(
-        here="Here: the list of the rounds that this device joined, the marks of what it has signed in secure rounds "
-        "(no secret, no data), and the newest revocation list. Delete the folder only if no device works in it again.",
+        here="Here: the list of the rounds that this device joined, the ledger of what its data have lost, marks of "
+        "what it has signed in secure rounds (no secret, no data), and the newest revocation list. Delete the folder "
+        "only if no device works in it again.",
         coordinator=(
             "At the coordinator: the id, the most examples that it could claim, when it was first and last there, and "
             "the audit of when it registered and left; and the log of each round, with the id, what it reported "

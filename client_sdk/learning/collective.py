@@ -42,7 +42,6 @@ def group(
     as_json: Json = False,
 ) -> None:
     use_threads(joining.threads)
-    from client_sdk.device.storage import FileStorage
     from client_sdk.learning.group import GroupLost, RankFailed, joined
     from client_sdk.learning.group_trainer import GroupTrainer, follow
 
@@ -61,7 +60,7 @@ def group(
                 follow(ranks, catalogue, loaded)
                 return
             log_plainly("quorate.device")
-            with FileStorage(joining.folder, sums=joining.sums) as storage, stopped_by_signals() as stop:
+            with joining.storage() as storage, stopped_by_signals() as stop:
                 trainer = GroupTrainer(ranks, catalogue, loaded, stop)
                 try:
                     ended = joining.take_part(f"This group of {ranks.world}", storage, trainer, stop, as_json)

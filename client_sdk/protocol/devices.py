@@ -216,6 +216,32 @@ class Registered(Message):
         return rounded_size(self.examples_cap)
 
 
+class PrivacyTerms(Message):
+    """What a run with ``[privacy]`` says of its noise."""
+
+    noise: float = Field(gt=0, allow_inf_nan=False)
+    """The noise multiplier: the deviation of the noise in a round's sum, over the most that one update counts. In plain
+    rounds the coordinator adds it, after it has seen the updates: how much is its word."""
+    most_rounds: int = Field(ge=1)
+    """In how many rounds of the run one device counts at most."""
+
+
+class PrivacyBounds(Message):
+    """What the owner of a device requires of differential privacy. The coordinator selects by what of it concerns every
+    round of a plan alike; the device holds all of it by its own record (``device.data_ledger``)."""
+
+    most_epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """The most that the data may lose at ``delta``, over all runs and coordinators. It then takes part in rounds with
+    noise only. None: any."""
+    delta: float = Field(default=1e-6, gt=0, lt=1, allow_inf_nan=False)
+    """The chance that this bound does not hold."""
+    apart: int | None = Field(default=None, ge=1)
+    """How many rounds of a run with noise are committed, at least, from one in which it takes part to the next. None:
+    any number."""
+    private_only: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Take part only where devices add the noise themselves, of this noise multiplier or more. None: anywhere."""
+
+
 class Policy(Message):
     """What the owner of a device permits. Checked on the device before training, and sent with each check-in."""
 
@@ -233,6 +259,11 @@ class Policy(Message):
     max_state_bytes: int | None = Field(default=None, ge=0, exclude_if=lambda said: said is None)
     """The most that this device keeps from round to round for the strategy of one run; 0: nothing, and it takes part in
     no such run. None, which is not sent: 1 GiB."""
+    privacy: PrivacyBounds | None = Field(default=None, exclude_if=not_)
+    """Bounds on what its data may lose. None, which is not sent: none."""
+    rests: tuple[tuple[RunId, int], ...] = Field(default=(), max_length=256, exclude_if=not_)
+    """Runs in which it takes no part now, and the version of the model from which it does again; -1: never. The device
+    adds what it has declined by its own record. Not sent if empty."""
 
     @property
     def tells_size(self) -> bool:
@@ -308,9 +339,9 @@ class Assignment(Message):
     partial: Literal["full", "examples_seen", "refuse"] = "full"
     """What becomes of incomplete work: see ``Aggregation.partial`` of the plan. With *refuse*, and in secure rounds
     whatever is said here, a device that runs out of time withdraws."""
-    private: bool = Field(default=False, exclude_if=not_)
-    """Whether the run is differentially private: what the device computes from its data leaves it in the update's
-    tensors alone. Its report has no metrics, sizes and times, and no reason why it leaves. Not sent if false."""
+    privacy: PrivacyTerms | None = Field(default=None, exclude_if=not_)
+    """Of a differentially private run: what the device computes from its data leaves it in the update's tensors alone.
+    Its report has no metrics, sizes and times, and no reason why it leaves. Not sent if the run is none."""
     max_update_bytes: int = Field(ge=0)
     """The longest body that the coordinator accepts for this update."""
     warning: str = ""

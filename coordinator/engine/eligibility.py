@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 
-from client_sdk.device.policy import terms_refusal
+from client_sdk.device.policy import privacy_refusal, terms_refusal
 from client_sdk.device.strategies import keeps_of, lacks_half
-from client_sdk.protocol.devices import CheckIn, Policy, Task
+from client_sdk.protocol.devices import CheckIn, Policy, PrivacyTerms, Task
 from client_sdk.protocol.secure import SECURE_VERSION
 from client_sdk.secagg.consent import withstood
 from client_sdk.secagg.header import Terms
@@ -22,11 +22,15 @@ def offer_of(check_in: CheckIn) -> str:
 
 
 def reason_against(
-    task: Task, offer: str, terms: Terms | None = None, half: tuple[str, str] | None = None
+    task: Task,
+    offer: str,
+    terms: Terms | None = None,
+    half: tuple[str, str] | None = None,
+    privacy: PrivacyTerms | None = None,
 ) -> str | None:
     """None when a device with this offer may do the task; else one sentence. ``terms``: those of the plan's secure
     rounds; None: its rounds with devices are plain. ``half``: name and version of the strategy of which devices run a
-    half."""
+    half. ``privacy``: what the plan says of its noise; None: it has none."""
     learners, halves, policy, secure = _parsed(offer)
     have = learners.get(task.learner)
     if have is None:
@@ -50,9 +54,20 @@ def reason_against(
     refused = None if terms is None else terms_refusal(terms, policy)
     if refused is not None:
         return f"the device's policy excludes the plan's secure rounds: {refused}"
+    refused = privacy_refusal(privacy, policy, secure=terms is not None)
+    if refused is not None:
+        return f"the device's policy excludes the plan: {refused}"
     if policy.max_epochs is not None and task.epochs is not None and task.epochs > policy.max_epochs:
         return f"the plan asks for {task.epochs} epochs; the device's policy allows {policy.max_epochs}"
     return None
+
+
+def rests(run: str, version: int, offer: str) -> str | None:
+    """Why the device takes no part in this run while its model has this version; None: it does."""
+    until = dict(_parsed(offer)[2].rests).get(run, 0)
+    if 0 <= until <= version:
+        return None
+    return "the device declines this run" + (f" until version {until}" if until > 0 else "")
 
 
 def lacks_learner(learner: str) -> str:

@@ -39,7 +39,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from client_sdk.protocol.devices import Task
+from client_sdk.protocol.devices import PrivacyTerms, Task
 from client_sdk.protocol.names import NAME_PATTERN, PLAN_PATTERN, DeviceId, MetricName, message_of
 from client_sdk.protocol.operators import Kind
 from client_sdk.protocol.wire import canonical, named
@@ -378,6 +378,11 @@ class Plan(Section):
     def half(self) -> tuple[str, str] | None:
         """Name and version of the strategy of which devices run a half; None: they need none."""
         return None if self.strategy is None else self.strategy.half
+
+    @property
+    def privacy_terms(self) -> PrivacyTerms | None:
+        """What devices are told of the noise; None: there is none."""
+        return None if self.privacy is None else self.privacy.terms(self)
 
     @property
     def usual_weight(self) -> float:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field, model_validator
 
 from client_sdk.privacy.accounting import epsilon_of, noise_for, rho_of
+from client_sdk.protocol.devices import PrivacyTerms
 from client_sdk.tensors.exact_sum import FRACTION_BITS, RANGE, TOTAL_LIMIT
 from coordinator.engine.aggregation.registry import RULES
 from coordinator.engine.plan_section import Section
@@ -63,6 +64,10 @@ class Privacy(Section):
         if self.noise is not None:
             return self.noise
         return noise_for(self.epsilon or 0.0, self.delta, self.participations(plan))
+
+    def terms(self, plan: Plan) -> PrivacyTerms:
+        """What devices are told."""
+        return PrivacyTerms(noise=self.multiplier(plan), most_rounds=self.participations(plan))
 
     def deviation(self, plan: Plan) -> int:
         """Of the noise in a round's sum, in the sum's units, rounded up."""

@@ -237,7 +237,7 @@ class DeviceRequests:
             secure=self._terms(state),
             report_within_s=max(0.0, min(ends_at - self._core.clock.now(), state.plan.cohort.collect_s)),
             partial=state.plan.aggregation.partial,
-            private=state.plan.privacy is not None,
+            privacy=state.plan.privacy_terms,
             roles=dict(state.roles),
             roles_digest=state.roles_digest,
             max_update_bytes=self._limit(claim.run),

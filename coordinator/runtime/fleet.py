@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from client_sdk.protocol.devices import CheckIn, DeviceFacts, Wait
-from coordinator.engine.eligibility import fewest_examples, offer_of, reason_against, withstands_too_few
+from coordinator.engine.eligibility import fewest_examples, offer_of, reason_against, rests, withstands_too_few
 from coordinator.engine.reasons import grouped, printable
 from coordinator.engine.state import RunState
 from coordinator.runtime.core import Core
@@ -280,8 +280,9 @@ def fits_no_run(states: Iterable[RunState], offer: str, examples: int, device: s
 
 def _unfit(state: RunState, offer: str) -> str | None:
     """Returns why a device with this offer may not work for the run, whatever its examples; None: it may."""
-    against = reason_against(state.plan.task, offer, state.terms, state.plan.half)
-    return against or withstands_too_few(state.plan, offer)
+    plan = state.plan
+    against = reason_against(plan.task, offer, state.terms, plan.half, plan.privacy_terms)
+    return against or withstands_too_few(plan, offer) or rests(state.run, state.version, offer)
 
 
 def _unnamed(named: Collection[str], device: str) -> str | None:

@@ -31,6 +31,8 @@ from client_sdk.device.actions import (
     Sketch,
     Sketched,
     Sleep,
+    Spend,
+    Spent,
     Train,
     Trained,
 )
@@ -156,6 +158,8 @@ class Device:
                 return Fetched(self._world.now)
             case Certify():
                 raise TypeError("a simulated device has no authority to ask")
+            case Spend():
+                return Spent(None, self._world.now)
             case Recall():
                 return Recalled(None, self._world.now)  # the world has settled what the client keeps
             case Keep() | Load() | FetchList() | Settle():

@@ -29,6 +29,7 @@ from client_sdk.device.actions import (
     Save,
     Send,
     Sleep,
+    Spend,
     Trained,
     perform_stored,
 )
@@ -204,7 +205,7 @@ class MaskingDevice(Device):
         )
 
     def _performed(self, action: Action) -> Any:
-        if isinstance(action, Save | Keep | Load):
+        if isinstance(action, Save | Keep | Spend | Load):
             return perform_stored(self._storage, action, self._world.now)
         if isinstance(action, FetchList):
             return ListFetched(self._world.authority.revocations, self._world.now)

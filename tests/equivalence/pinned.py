@@ -145,6 +145,8 @@ _POLICY = {
     "secure": _BOUNDS,
     "plain": ["quorate:mnist-cnn"],
     "max_state_bytes": 4096,
+    "privacy": {"most_epsilon": 8.0, "delta": 1e-07, "apart": 3, "private_only": 2.5},
+    "rests": [["r1", -1], ["r2", 7]],
 }
 _SECURE_TASK = {
     "q": 12, "max_norm": 2.0, "max_abs": 0.5, "weight_cap": 500, "profile": "fast", "drop": 44,
@@ -234,13 +236,13 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
             "report_within_s": 59.5,
             "secure": _SECURE_TASK,
             "partial": "refuse",
-            "private": True,
+            "privacy": {"noise": 2.0, "most_rounds": 10},
             "max_update_bytes": 4096,
             "warning": "two processes",
             "roles": {"bn.running_mean": "statistic", "bn.running_var": "non-negative"},
             "roles_digest": _D["c"],
         },
-        ("kind", "attempt", "secure", "partial", "private", "warning", "roles", "roles_digest"),
+        ("kind", "attempt", "secure", "partial", "privacy", "warning", "roles", "roles_digest"),
     ),
     "wait": (
         devices.Wait,

@@ -33,6 +33,7 @@ from client_sdk.device.actions import (
     Sketch,
     Sketched,
     Sleep,
+    Spend,
     Train,
     Trained,
     Unreachable,
@@ -232,7 +233,7 @@ class ExplorerDevice:
             if isinstance(action, Sketch):  # the worlds' models are no models of anything
                 step = self._sending(Sketched(b"", b"", self.sender.now()))
                 continue
-            if not isinstance(action, Save | Keep | Load | Recall | Settle):
+            if not isinstance(action, Save | Keep | Spend | Load | Recall | Settle):
                 break
             if self._dies("before save"):
                 return

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from client_sdk.device.storage import FileStorage, read_history
-from client_sdk.protocol.devices import Task
+from client_sdk.protocol.devices import PrivacyTerms, Task
 from client_sdk.protocol.problems import problem
 from client_sdk.secagg.memory import Memory
 from tests.client_sdk.commands.run_cli import quorate
@@ -139,6 +139,33 @@ def test_the_owner_lets_plain_plans_in_again(workplace: Path, capsys: pytest.Cap
     assert capsys.readouterr().err == ("Error: This device has joined no secure round, so its data may go in clear.\n")
     assert quorate("device", "allow-plain", LEARNER, "--folder", "nobody") == 1
     assert "There is no device in nobody" in capsys.readouterr().err
+
+
+def test_an_owner_sees_what_the_data_have_lost_and_bounds_it(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    noise = PrivacyTerms(noise=2.0, most_rounds=10)
+    shown = ("device", "privacy", "--folder", "d1", "--sums-folder", "sums")
+    assert quorate(*shown) == 0
+    assert capsys.readouterr().out == "No data of this user has been in a round yet.\n"
+    mine = ("--sums-folder", "sums", "--most-epsilon", "4")
+    with serving(script(rounds=3, task=Task(learner=LEARNER), privacy=noise)) as server:
+        assert quorate(*device(server, "--token-file", token_file(), "--rounds", "3", *mine)) == 0
+        assert "would lose epsilon 4.441; its owner allows epsilon 4 at delta 1e-06." in capsys.readouterr().out
+    assert quorate(*shown, "--most-epsilon", "4") == 0
+    first, head, row = capsys.readouterr().out.splitlines()
+    assert first.endswith("mine.npz 1/1: epsilon 3.542 at delta 1e-06; 4 is the most")
+    assert head.split() == ["coordinator", "run", "device", "rounds", "answers", "zcdp", "rounds_left"]
+    assert row.split()[1::2] == ["run-1", "2", "0.25"]
+    assert row.split()[-1] == "0"
+    assert quorate(*shown, "--json", "--delta", "1e-9") == 0
+    (told,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (round(told["epsilon"], 3), told["runs"][0]["rounds_left"]) == (4.437, 8)
+    for wrong in (["--delta", "1"], ["--delta", "0"]):
+        assert quorate(*shown, *wrong) == 1
+        assert "--delta is above 0 and below 1" in capsys.readouterr().err
+    assert quorate("device", "--data", "mine.npz", "--most-epsilon", "0") == 1
+    assert "--most-epsilon and --private-only are above 0" in capsys.readouterr().err
 
 
 def test_history_of_no_device_is_an_error(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:

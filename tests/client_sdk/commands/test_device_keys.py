@@ -141,7 +141,13 @@ def check_left(device: Path, server: HttpScript, own: HttpAuthority) -> None:
         holder = rows.holder(left)
     assert holder is not None
     assert holder.state == "left"
-    assert sorted(path.name for path in device.iterdir()) == ["history.jsonl", "left.json", "lock", "secure.bin"]
+    assert sorted(path.name for path in device.iterdir()) == [
+        "answers.json",
+        "history.jsonl",
+        "left.json",
+        "lock",
+        "secure.bin",
+    ]
     with FileStorage(device) as storage:
         assert storage.load_secure() == MARKS
     assert [entry.result for entry in read_history(device)] == ["receipt"]

@@ -11,9 +11,10 @@ import typer
 
 from client_sdk.commands.device import app as device_app
 from client_sdk.commands.joining import Joining
+from client_sdk.device.data_ledger import DataLedger
 from client_sdk.device.storage import FileStorage, read_history
 from client_sdk.learning.collective import app as group_app
-from client_sdk.protocol.devices import CheckIn, Policy, SecureBounds, Task
+from client_sdk.protocol.devices import CheckIn, Policy, PrivacyBounds, SecureBounds, Task
 from client_sdk.secagg.memory import Answered
 from client_sdk.secagg.nearness import SKETCH_BYTES
 from tests.client_sdk.commands.run_cli import quorate
@@ -87,6 +88,7 @@ def test_bounds_on_secure_rounds_are_sent_where_they_are_set(
         ]
         more += ["--fewest-examples", "30", "--fewest-steps", "5", "--largest-batch", "0.25", "--part-passes"]
         more += ["--sums-a-day", "7", "--nearest-model", "0.1", "--near-repeats", "1"]
+        more += ["--most-epsilon", "8", "--delta", "1e-7", "--apart", "3", "--private-only", "2.5"]
         more += ["--origins", "signed", "--model-key", "ab" * 32, "--largest-move", "0", "--late-moves", "4"]
         assert join(*mine, *more, "--most-colluding", "9", "--largest-range", "4", "--allow", LEARNER) == 0
     assert asked[0] == Policy()
@@ -111,7 +113,9 @@ def test_bounds_on_secure_rounds_are_sent_where_they_are_set(
         largest_move=None,
         late_moves=4,
     )
-    assert asked[-1] == Policy(secure_only=True, secure=bounds, learners=(LEARNER,))
+    noise = PrivacyBounds(most_epsilon=8, delta=1e-7, apart=3, private_only=2.5)
+    assert noise.model_fields_set == set(PrivacyBounds.model_fields), "each is an option"
+    assert asked[-1] == Policy(secure_only=True, secure=bounds, learners=(LEARNER,), privacy=noise)
     assert len(read_history(workplace / "d1")) == 2
 
 
@@ -122,7 +126,7 @@ def test_repro_the_same_data_count_together_however_they_are_written(workplace: 
     (workplace / "sub").mkdir()
 
     def counted(data: str, shard: str | None = None, target: str | None = None) -> Path:
-        return Joining(data=data, shard=shard, target=target, sums_folder=Path("sums"), folder=Path("another")).sums
+        return Joining(data=data, shard=shard, target=target, sums_folder=Path("sums"), folder=Path("another")).ledger
 
     table = [("mine.csv", "outcome"), ("mine.csv:outcome", None), ("./mine.csv:outcome", None), ("link.csv", "age")]
     table += [(f"{workplace}/mine.csv:outcome", None), ("sub/../mine.csv:outcome", None)]
@@ -143,7 +147,7 @@ def test_devices_with_the_same_data_count_their_sums_together(
 ) -> None:
     """By the file, wherever it is named from, and its share: of two folders with stock commands."""
     monkeypatch.setenv("QUORATE_SUMS_FOLDER", "sums")
-    here = Joining(data="mine.npz", sums_folder=Path("sums")).sums
+    here = Joining(data="mine.npz", sums_folder=Path("sums")).ledger
 
     def made() -> list[bool]:
         """What a device of another folder says of today's sums, round after round."""
@@ -166,12 +170,12 @@ def test_devices_with_the_same_data_count_their_sums_together(
 
     folders: list[str] = []
     assert made() == [False]
-    with FileStorage("another", sums=here) as storage:
+    with FileStorage("another", ledger=here) as storage:
         for number in range(100):
             model = Answered(at=time.time() - number, sketch=bytes(SKETCH_BYTES))
             storage.keep(lambda newest, n=number, m=model: newest.answering(bytes([n]) * 32, m))  # type: ignore[misc]
     assert made() == [True]
-    here.write_text("".join(f"{time.time() - 86_401}\n" for _ in range(100)))
+    here.write_bytes(DataLedger(sums=(time.time() - 86_401,) * 100).encoded)
     assert made() == [False]
 
 

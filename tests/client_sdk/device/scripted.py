@@ -31,6 +31,7 @@ from client_sdk.device.actions import (
     Sketch,
     Sketched,
     Sleep,
+    Spend,
     Train,
     Trained,
     Unreachable,
@@ -242,7 +243,7 @@ class Driver:
     def perform(self, action: Action) -> Reply:
         self.clock += 0.01
         match action:
-            case Save() | Recall() | Settle():
+            case Save() | Spend() | Recall() | Settle():
                 return perform_stored(self.storage, action, self.clock)
             case Sleep():
                 self.clock += action.max_s

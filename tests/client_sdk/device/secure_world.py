@@ -25,6 +25,7 @@ from client_sdk.device.actions import (
     Sketch,
     Sketched,
     Sleep,
+    Spend,
     Train,
     Trained,
     Unreachable,
@@ -203,7 +204,7 @@ class SessionPhone(Phone):
     def perform(self, action: Action) -> Reply:
         at = self.world.at
         match action:
-            case Save() | Keep() | Load():
+            case Save() | Keep() | Spend() | Load():
                 return perform_stored(self.storage, action, at)
             case FetchList():
                 return self.listed(action) or ListFetched(self.world.authority.revocations, at)

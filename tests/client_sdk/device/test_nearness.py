@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from client_sdk.device.contribution import sketch_for
+from client_sdk.device.data_ledger import LedgerFile
 from client_sdk.device.record import StorageError
-from client_sdk.device.storage import FileStorage, Sums
+from client_sdk.device.storage import FileStorage
 from client_sdk.protocol.devices import Policy
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.secure import SecureRefusal
@@ -218,7 +219,7 @@ def test_more_sums_than_a_day_has_are_left_out_and_the_device_asks_again_another
 
 def test_folders_with_the_same_data_count_their_vectors_together(tmp_path: Path) -> None:
     sums, policy = tmp_path / "sums" / "data", SecurePolicy(sums_a_day=2)
-    with FileStorage(tmp_path / "a", sums=sums) as one, FileStorage(tmp_path / "b", sums=sums) as other:
+    with FileStorage(tmp_path / "a", ledger=sums) as one, FileStorage(tmp_path / "b", ledger=sums) as other:
         for storage, at in ((one, 0.0), (other, 5.0)):
             require_another_model(TERMS, policy, storage.load_secure(), bytes(32), of([1.0]), at)
             storage.keep(lambda newest, at=at: newest.answering(bytes(32), Answered(at=at, sketch=of([1.0]))))  # type: ignore[misc]
@@ -233,13 +234,13 @@ def test_folders_with_the_same_data_count_their_vectors_together(tmp_path: Path)
     with FileStorage(tmp_path / "c") as alone:
         assert alone.load_secure() == Memory()
     sums.write_text("x")
-    with FileStorage(tmp_path / "d", sums=sums) as storage, pytest.raises(StorageError, match="cannot be read"):
+    with FileStorage(tmp_path / "d", ledger=sums) as storage, pytest.raises(StorageError, match="cannot be read"):
         storage.load_secure()
 
 
 def test_repro_a_vector_is_counted_once_whatever_the_clock_does(tmp_path: Path) -> None:
     """One vector and three sweeps by a clock that was set back were four sums."""
-    with FileStorage(tmp_path / "a", sums=tmp_path / "sums") as storage:
+    with FileStorage(tmp_path / "a", ledger=tmp_path / "sums") as storage:
 
         def counted(change: Callable[[Memory], Memory]) -> int:
             storage.keep(change)
@@ -259,13 +260,16 @@ def test_repro_a_vector_is_counted_once_whatever_the_clock_does(tmp_path: Path) 
 
 
 def test_vectors_that_leave_several_folders_at_one_moment_are_all_counted(tmp_path: Path) -> None:
+    ledger = LedgerFile(tmp_path / "sums" / "data", durable=False)
+
     def left(folder: int) -> None:
         for number in range(20):
-            Sums(tmp_path / "sums" / "data", durable=False).add(100.0 * folder + number)
+            at = 100.0 * folder + number
+            ledger.change(lambda newest, at=at: newest.summed(at))  # type: ignore[misc]
 
     with ThreadPoolExecutor(8) as folders:
         list(folders.map(left, range(8)))
-    times = Sums(tmp_path / "sums" / "data", durable=False).times()
+    times = ledger.read().sums
     assert sorted(times) == [100.0 * folder + number for folder in range(8) for number in range(20)]
 
 

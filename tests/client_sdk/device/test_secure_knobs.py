@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from client_sdk.device.actions import Answered, Reply, Send, Train
-from client_sdk.protocol.devices import Assignment, CheckpointRef, Task, TaskStrategy, Wait, Withdrawal
+from client_sdk.protocol.devices import Assignment, CheckpointRef, PrivacyTerms, Task, TaskStrategy, Wait, Withdrawal
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.secure import SecureTask
 from tests.client_sdk.device.secure_world import SessionPhone, finish, world_with
@@ -67,7 +67,7 @@ WITHOUT_EFFECT: dict[str, dict[str, Any]] = {
         "attempt": 5,
         "report_within_s": 0.5,
         "partial": "refuse",
-        "private": True,
+        "privacy": PrivacyTerms(noise=1.0, most_rounds=1),
         "max_update_bytes": 1,
         "warning": "Another process uses this folder.",
     },

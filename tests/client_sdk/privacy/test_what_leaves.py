@@ -16,6 +16,8 @@ from client_sdk.protocol.devices import (
     CheckpointRef,
     DeviceFacts,
     Policy,
+    PrivacyBounds,
+    PrivacyTerms,
     Registration,
     Score,
     Started,
@@ -50,6 +52,14 @@ FIELDS: dict[type[BaseModel], dict[str, str]] = {
         "secure": INDEPENDENT,
         "plain": INDEPENDENT,
         "max_state_bytes": INDEPENDENT,
+        "privacy": INDEPENDENT,
+        "rests": INDEPENDENT,  # of what the device took part in
+    },
+    PrivacyBounds: {
+        "most_epsilon": INDEPENDENT,
+        "delta": INDEPENDENT,
+        "apart": INDEPENDENT,
+        "private_only": INDEPENDENT,
     },
     Started: {"attempt": INDEPENDENT},
     Withdrawal: {"attempt": INDEPENDENT, "reason": ABSENT},
@@ -99,7 +109,7 @@ def update(value: float, examples: int) -> Update:
 
 
 def test_two_devices_with_other_data_differ_in_their_tensors_alone() -> None:
-    private = assignment(private=True)
+    private = assignment(privacy=PrivacyTerms(noise=1.0, most_rounds=3))
     one, other = (
         _encoded(private, update(value, examples), b"", seconds, 2 * seconds)
         for value, examples, seconds in ((0.25, 7, 1.5), (0.5, 1000, 90.0))

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from client_sdk.protocol.devices import CheckIn, Policy, SecureBounds, Task
+from client_sdk.protocol.devices import CheckIn, Policy, PrivacyBounds, PrivacyTerms, SecureBounds, Task
 from client_sdk.protocol.secure import SECURE_VERSION
 from client_sdk.secagg.header import Terms
-from coordinator.engine.eligibility import fewest_examples, offer_of, reason_against, withstands_too_few
+from coordinator.engine.eligibility import fewest_examples, offer_of, reason_against, rests, withstands_too_few
 from coordinator.engine.plan import Plan
 
 TASK = Task(learner="quorate:mnist-mlp", learner_version="1.2", epochs=3)
@@ -52,6 +52,29 @@ def test_the_policy_speaks() -> None:
         "the device's policy allows rounds with secure aggregation only; this run's rounds are plain"
     )
     assert reason(max_epochs=2) == "the plan asks for 3 epochs; the device's policy allows 2"
+
+
+def test_an_owner_s_bounds_on_noise_speak() -> None:
+    noise = PrivacyTerms(noise=2.0, most_rounds=10)
+
+    def against(privacy: PrivacyTerms | None, **bounds: Any) -> str:
+        policy = Policy(privacy=PrivacyBounds(**bounds))
+        offer = offer_of(CheckIn(learners={"quorate:mnist-mlp": "1.2"}, policy=policy))
+        return reason_against(TASK, offer, privacy=privacy) or ""
+
+    assert against(noise, most_epsilon=8, apart=3) == ""
+    assert against(noise, most_epsilon=2.5) == ""
+    assert "one round of this plan costs 2.419" in against(noise, most_epsilon=2.4)
+    assert "rounds with noise only" in against(None, most_epsilon=100)
+    for privacy in (None, noise):
+        assert "in which devices add noise of 2 x clip themselves" in against(privacy, private_only=2)
+
+
+def test_a_device_rests_in_the_runs_that_it_declines() -> None:
+    offer = offer_of(CheckIn(policy=Policy(rests=(("a", -1), ("b", 3)))))
+    assert rests("a", 7, offer) == "the device declines this run"
+    assert rests("b", 2, offer) == "the device declines this run until version 3"
+    assert rests("b", 3, offer) is rests("c", 0, offer) is rests("a", 7, offer_of(CheckIn())) is None
 
 
 def terms(**secure: Any) -> Terms:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk.protocol.devices import Wait
+from client_sdk.protocol.devices import Policy, PrivacyBounds, PrivacyTerms, Wait
 from client_sdk.protocol.insight import CheckPlan
 from client_sdk.tensors.exact_sum import ExactSum
 from coordinator.blobs import MemoryBlobs
@@ -181,6 +181,27 @@ def test_a_device_counts_as_often_as_the_plan_allows_and_no_more(
     told = capsys.readouterr().out
     assert f"privacy     epsilon {view.privacy.epsilon:.3g} of {view.privacy.epsilon:.3g} at delta 1e-06" in told
     assert "one device has counted in 2 of the 2 rounds it may" in told
+
+
+def test_devices_are_told_the_noise_and_drawn_by_what_their_owners_allow_and_they_decline(world: World) -> None:
+    create(world, cohort={"select": 6, "goal": 6, "quorum": 1.0, "most_rounds": 5})
+    bounded = {
+        0: Policy(rests=(("marks", -1),)),
+        1: Policy(privacy=PrivacyBounds(most_epsilon=1.0)),
+        2: Policy(rests=(("marks", 1), ("other", -1))),
+        3: Policy(privacy=PrivacyBounds(most_epsilon=100.0, apart=2)),
+    }
+    for first in (True, False):
+        for number in range(8):
+            world.check_in(number, **dict(bounded.get(number, Policy())))
+        world.pass_time(11)
+        assert world.cohort() == ([] if first else [2, 3, 4, 5, 6, 7])
+        if first:
+            assert "the device declines this run until version 1" in world.coordinator.operators.run("marks").stalled
+            del bounded[2]
+    told = world.assignment(2)
+    assert told is not None
+    assert told.privacy == PrivacyTerms(noise=1.0, most_rounds=5)
 
 
 def test_the_check_of_a_plan_says_what_its_noise_is_worth(world: World) -> None:

@@ -108,8 +108,8 @@ def _stranger_drawn() -> Patches:
     """A device that does not have the plan's learner is drawn."""
     reason_against = eligibility.reason_against
 
-    def fits(task: Any, offer: str, terms: Any = None, half: Any = None) -> str | None:
-        found = reason_against(task, offer, terms, half)
+    def fits(task: Any, offer: str, *more: Any) -> str | None:
+        found = reason_against(task, offer, *more)
         return None if found is not None and "learner" in found else found
 
     return [(fleet, "reason_against", fits)]
