@@ -3,7 +3,8 @@ A new field fails here until somebody has said which of these it is."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -20,18 +21,22 @@ from client_sdk.protocol.devices import (
     PrivacyTerms,
     Registration,
     Score,
+    SecureBounds,
     Started,
     Task,
     UpdateReport,
     Withdrawal,
     Work,
 )
+from client_sdk.protocol.secure import SecureRefusal, SecureSigned, SecureWait, Stage
 from client_sdk.tensors import read_header
 from client_sdk.tensors.safetensors_file import from_bytes
 from client_sdk.update import Update, decode_report
+from coordinator.requests import devices, secure
 
 INDEPENDENT, ABSENT, OUTSIDE = "independent of data", "absent", "said whatever the run"
 """OUTSIDE: how many examples a device has, which it says before it knows of any run: docs/privacy.md names it."""
+MASKED = "the masked vector"
 FIELDS: dict[type[BaseModel], dict[str, str]] = {
     Registration: {"certificate": INDEPENDENT, "examples": OUTSIDE, "label": INDEPENDENT},
     CheckIn: {
@@ -63,6 +68,31 @@ FIELDS: dict[type[BaseModel], dict[str, str]] = {
     },
     Started: {"attempt": INDEPENDENT},
     Withdrawal: {"attempt": INDEPENDENT, "reason": ABSENT},
+    SecureBounds: {
+        "smallest_cohort": INDEPENDENT,
+        "most_colluding": INDEPENDENT,
+        "largest_norm": INDEPENDENT,
+        "smallest_norm": INDEPENDENT,
+        "largest_range": INDEPENDENT,
+        "largest_weight_cap": INDEPENDENT,
+        "smallest_sigma": INDEPENDENT,
+        "strict_only": INDEPENDENT,
+        "fewest_examples": INDEPENDENT,
+        "whole_passes": INDEPENDENT,
+        "fewest_steps": INDEPENDENT,
+        "largest_batch": INDEPENDENT,
+        "sums_a_day": INDEPENDENT,
+        "sums_made": INDEPENDENT,  # of what the device took part in
+        "nearest_model": INDEPENDENT,
+        "near_repeats": INDEPENDENT,
+        "origins": INDEPENDENT,
+        "model_keys": INDEPENDENT,
+        "largest_move": INDEPENDENT,
+        "late_moves": INDEPENDENT,
+    },
+    SecureWait: {"hold_s": INDEPENDENT},
+    SecureSigned: {"signature": MASKED, "certificate": INDEPENDENT, "body": MASKED},
+    SecureRefusal: {"spent": INDEPENDENT, "reason": ABSENT},
     UpdateReport: {
         "run": INDEPENDENT,
         "round": INDEPENDENT,
@@ -79,9 +109,48 @@ FIELDS: dict[type[BaseModel], dict[str, str]] = {
 }
 
 
+STAGES: dict[str, str] = {
+    "advertise": INDEPENDENT,
+    "share": INDEPENDENT,
+    "mask": MASKED,
+    "survivors": INDEPENDENT,
+    "unmask": INDEPENDENT,
+    "complain": INDEPENDENT,
+    "open": INDEPENDENT,
+}
+"""What the bytes of a secure round's messages tell."""
+
+
 @pytest.mark.parametrize("message", FIELDS, ids=lambda message: message.__name__)
 def test_each_field_is_accounted_for(message: type[BaseModel]) -> None:
     assert set(message.model_fields) == set(FIELDS[message]), "say of each field what it tells of data"
+
+
+def messages_in(kind: Any) -> Iterator[type[BaseModel]]:
+    """The messages that a type of a field consists of."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        yield kind
+    for inner in get_args(kind):
+        yield from messages_in(inner)
+
+
+def test_each_message_that_a_device_may_send_is_accounted_for() -> None:
+    """By the coordinator's table of requests, and what is in these messages."""
+    entries = (*devices.ENTRIES, *secure.ENTRIES)
+    found = {entry.message for entry in entries if entry.message is not None} | {UpdateReport}
+    while (
+        more := {
+            inner
+            for message in found
+            for name, field in message.model_fields.items()
+            if FIELDS[message][name] != ABSENT
+            for inner in messages_in(field.annotation)
+        }
+        - found
+    ):
+        found |= more
+    assert found == set(FIELDS)
+    assert set(get_args(Stage)) == set(STAGES)
 
 
 def assignment(**more: Any) -> Assignment:

@@ -13,7 +13,16 @@ from client_sdk.protocol.devices import DeviceFacts, Policy, Work
 from client_sdk.protocol.operators import Funnel
 
 NO_WORK = Work(steps=0, steps_planned=0, epochs=0.0, examples_seen=0, complete=True)
-NO_LIMITS = Policy(learners=None, secure_only=False, max_epochs=None, secure=None, plain=None, max_state_bytes=None)
+NO_LIMITS = Policy(
+    learners=None,
+    secure_only=False,
+    max_epochs=None,
+    secure=None,
+    plain=None,
+    max_state_bytes=None,
+    privacy=None,
+    rests=(),
+)
 NOBODY = Funnel(waiting=0, selected=0, training=0, reported=0, withdrawn=0, late=0, dropped=0, refused=0)
 DEFAULTS: dict[str, dict[str, Any]] = {
     "Assignment": {
@@ -21,7 +30,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "attempt": 0,
         "secure": None,
         "partial": "full",
-        "private": False,
+        "privacy": None,
         "roles": {},
         "roles_digest": "",
         "warning": "",
@@ -49,7 +58,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "secure": None,
         "plain": None,
         "max_state_bytes": None,
+        "privacy": None,
+        "rests": (),
     },
+    "PrivacyBounds": {"most_epsilon": None, "delta": 1e-6, "apart": None, "private_only": None},
     "TaskStrategy": {"parameters": {}, "keeps": "nothing"},
     "Receipt": {"logged": None},
     "SecureBounds": {
