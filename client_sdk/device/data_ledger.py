@@ -77,6 +77,10 @@ class Spending(Message):
     rho: float | None
     """The zCDP of all answers. None: nothing bounds it."""
 
+    def pays(self, debit: Debit) -> bool:
+        """Whether this answer is the last one, sent again."""
+        return (debit.round, debit.answer) == (self.last.round, self.last.answer)
+
 
 class DataLedger(Message):
     """The content of the file."""
@@ -107,12 +111,10 @@ class DataLedger(Message):
         """A copy in which the answer is paid for. The same object where it was before, or where it is one more without
         a bound in a run that counts no rounds."""
         before = self._of(debit)
-        if before is not None and before.last.answer == debit.answer:
-            return self
-        if before is not None and before.rho is None is debit.rho is debit.most_rounds:
-            return self
         if before is None:
             return self.changed(spent=(*self.spent, Spending(last=debit, rho=debit.rho)))
+        if before.pays(debit) or (before.rho, debit.rho, debit.most_rounds) == (None, None, None):
+            return self
         after = Spending(
             last=debit,
             rounds=before.rounds + (debit.round != before.last.round),
@@ -126,17 +128,10 @@ class DataLedger(Message):
 
         ``most_rounds`` and ``apart`` are held over all devices with this data, whatever their ids."""
         mine = self._of(debit)
-        if mine is not None and mine.last.answer == debit.answer:
+        if mine is not None and mine.pays(debit):
             return None
-        run = [one for one in self.spent if (one.last.coordinator, one.last.run) == (debit.coordinator, debit.run)]
-        rounds = sum(one.rounds for one in run) - any(one.last.round == debit.round for one in run)
-        if debit.most_rounds is not None and rounds >= debit.most_rounds:
-            said = f"This device's data has been in {rounds} rounds of this run; its plan allows {debit.most_rounds}."
-            return Declined(said, NEVER)
-        newest = max((one.last.version for one in run if one.last.round != debit.round), default=None)
-        if bounds.apart is not None and newest is not None and debit.version < newest + bounds.apart:
-            said = f"This device's owner wants {bounds.apart} committed rounds between two in which it takes part."
-            return Declined(said, newest + bounds.apart)
+        if debit.most_rounds is not None and (declined := self._too_often(debit, debit.most_rounds, bounds.apart)):
+            return declined
         if bounds.most_epsilon is None:
             return None
         allows = f"its owner allows epsilon {bounds.most_epsilon:g} at delta {bounds.delta:g}"
@@ -145,6 +140,18 @@ class DataLedger(Message):
         epsilon = epsilon_of(self.rho + debit.rho, bounds.delta)
         if epsilon > bounds.most_epsilon:
             return Declined(f"With this round, this device's data would lose epsilon {epsilon:.4g}; {allows}.", NEVER)
+        return None
+
+    def _too_often(self, debit: Debit, most_rounds: int, apart: int | None) -> Declined | None:
+        run = [one for one in self.spent if (one.last.coordinator, one.last.run) == (debit.coordinator, debit.run)]
+        rounds = sum(one.rounds for one in run) - any(one.last.round == debit.round for one in run)
+        if rounds >= most_rounds:
+            said = f"This device's data has been in {rounds} rounds of this run; its plan allows {most_rounds}."
+            return Declined(said, NEVER)
+        newest = max((one.last.version for one in run if one.last.round != debit.round), default=None)
+        if apart is not None and newest is not None and debit.version < newest + apart:
+            said = f"This device's owner wants {apart} committed rounds between two in which it takes part."
+            return Declined(said, newest + apart)
         return None
 
     def shown(self, delta: float, most_epsilon: float | None) -> dict[str, Any]:

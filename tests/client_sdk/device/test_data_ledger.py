@@ -51,6 +51,7 @@ def test_costs_add_over_rounds_runs_devices_and_coordinators_and_the_same_answer
     ledger = ledger_of(first, debit(2), debit(run="s"), debit(device="e"), debit(coordinator="b"))
     assert (ledger.rho, ledger.answers) == (5 * ROUND, 5)
     assert ledger.debited(debit(2, answer="another")).rho == 6 * ROUND, "another answer in the same round"
+    assert once.debited(debit(2, answer="1")).rho == 2 * ROUND, "the same one under another round's noise"
 
 
 def test_one_answer_without_noise_has_no_bound_and_is_noted_once() -> None:
