@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from client_sdk.data import Data, Examples
+from client_sdk.device.data_ledger import LedgerFile
 from client_sdk.device.requests import Pacing
 from client_sdk.device.storage import FileStorage
 from client_sdk.http.client import Client
 from client_sdk.learners import Catalogue, LearnerTrainer
+from client_sdk.privacy.accounting import rho_of
 from client_sdk.protocol.devices import Task
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
@@ -104,6 +106,10 @@ def test_a_private_run_that_is_killed_between_its_rounds(tmp_path: Path) -> None
         assert len(seeds) == len(set(seeds)) == ROUNDS
         reports = [body for kind, body in logged if kind == "Reported"]
         assert {(body["examples"], str(body.get("metrics", {}))) for body in reports} == {(1, "{}")}
+        spent = [LedgerFile(tmp_path / f"d{slot}" / "ledger.json", durable=False).read() for slot in range(DEVICES)]
+        assert [one.rho for one in spent] == [rho_of(2.0, one.answers) if one.answers else 0 for one in spent]
+        assert sum(one.answers for one in spent) >= len(reports) == ROUNDS * (DEVICES - 1), "never less than was sent"
+        assert spent[-1].answers == 0, "what failed to train costs nothing"
         left = {body["reason"] for kind, body in logged if kind == "Withdrew"}
         assert left == {"This device does not take part in this round."}
     finally:
