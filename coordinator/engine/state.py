@@ -261,7 +261,7 @@ class RunState:
     which it counted), where the plan weighs by 1/p or bounds the latter; empty in others."""
     made_by: tuple[int, ...] = ()
     """Of a run with buffered rounds: the rounds that made its last versions, as many as a report may be stale, and one
-    more."""
+    more. Of one with secure rounds: the round that made its model."""
     known: Mapping[str, Known] = field(default_factory=dict)
     """Device -> what is known of it from rounds that are over, where the plan's selection reads it; empty in others."""
     pace: Annotated[Pace, Field(exclude_if=NO_PACE.__eq__)] = NO_PACE

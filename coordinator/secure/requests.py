@@ -45,6 +45,7 @@ from coordinator.engine import events as ev
 from coordinator.engine.event_fields import Group
 from coordinator.engine.reasons import printable
 from coordinator.engine.secure import complaints, messages
+from coordinator.engine.secure.departures import is_declined_late
 from coordinator.engine.secure.state import SecureRound
 from coordinator.engine.state import RunState
 from coordinator.secure import validation
@@ -186,7 +187,14 @@ class SecureRequests:
         shown = printable(reason)
         _raise_refused(
             self._run.submit(
-                lambda _, at: ev.Declined(at=at, round=round, attempt=attempt, device=device, reason=shown)
+                lambda state, at: ev.Declined(
+                    at=at,
+                    round=round,
+                    attempt=attempt,
+                    device=device,
+                    reason=shown,
+                    late=is_declined_late(state, round),
+                )
             )
         )
 

@@ -183,7 +183,8 @@ class LoggedRound:
             case "Spent" | "Declined":
                 if event.kind == "Spent":
                     self.spent.add(device)
-                if not self.secure.signed:  # else the list is fixed, and who is not on it has been let go
+                late = body.get("late", False)
+                if not late and not self.secure.signed:  # else the list is fixed, and who is not on it has been let go
                     self.withdrawn.add(device)
             case "UpdateRefused":
                 self.refused[device] = body["reason"]

@@ -689,7 +689,7 @@ EVENTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "Faulted": ({**_OF_ROUND, "device": "d1", "reason": "no such share"}, ()),
     "Signed": (_SENT, ()),
     "Spent": ({**_OF_ROUND, "device": "d1"}, ()),
-    "Declined": ({**_OF_ROUND, "device": "d1", "reason": "It advertised 8 times here."}, ()),
+    "Declined": ({**_OF_ROUND, "device": "d1", "reason": "It advertised 8 times here.", "late": True}, ("late",)),
     "Revealed": (_SENT, ()),
     "Opened": ({**_OF_ROUND, "group": 1, "digest": _D["c"], "bytes": 4096, "weight": 300}, ("group",)),
     "OpeningFailed": ({**_OF_ROUND, "group": 1, "lost": ["d2"], "reason": "too few shares"}, ("group",)),

@@ -122,6 +122,8 @@ class TrackedRun(SecureFollowing, CenterFollowing, BufferedFollowing):
         body: dict[str, Any] = event.body
         if event.kind in ("Leased", "Heartbeat", "LeaseEnded", "Delivered", "FleetReturned"):
             return self._in_the_datacenter(event, body)
+        if event.kind == "Declined" and body["late"]:
+            return self._declined_late(event, body)
         if "round" in body and event.kind not in ("Started", "Discarded") and body["round"] != self.round:
             raise self._odd(event, f"the run is at round {self.round}")
         if self.buffered and event.kind in EVENTS:
@@ -388,7 +390,7 @@ class TrackedRun(SecureFollowing, CenterFollowing, BufferedFollowing):
         self.version += 1
         self.digest, self.size = body["digest"], body["bytes"]
         self.in_vain, self.fleet_first, self.failed, self.tried = 0, False, 0, False
-        self.exhausted, self.declined = False, set()
+        self.exhausted, self.declined, self.made_in = False, set(), self.round
         self.advances += bool(self.advancing)
         ending = self._ending(committed=True)
         ending.digest, ending.size = body["digest"], body["bytes"]

@@ -169,6 +169,8 @@ class FollowedRun:
     """Model -> devices that have signed on it, by the logs of all runs: they contribute to it no more."""
     declined: set[str] = field(default_factory=set)
     """Devices that take part in no round of this run on this model any more, without having signed on it."""
+    made_in: int = 0
+    """The round that made this model; 0: it is the first one."""
     tensors: bytes = b""
     """What tells the run's model from others, whatever its file."""
     barred: dict[str, int] = field(default_factory=dict)

@@ -97,6 +97,8 @@ def _participation(state: RunState) -> Mapping[str, tuple[int, int]]:
 
 def _made_by(state: RunState) -> tuple[int, ...]:
     """``made_by`` of the state once the round under way is committed."""
+    if state.plan.secure is not None:
+        return (state.round_number,)
     section = state.plan.buffered
     return () if section is None else (*state.made_by, state.round_number)[-section.most_stale - 1 :]
 

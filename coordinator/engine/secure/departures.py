@@ -51,12 +51,20 @@ def declined(state: RunState, event: ev.Declined) -> Step:
     """A device reports that it is final: no later cohort of this run on this checkpoint has it. It is believed, as
     ``spent`` is."""
     against = _not_in_secure_round(state, event)
+    if event.late and is_declined_late(state, event.round):
+        against = None
     if against is not None:
         return refuse(state, *against)
     if event.device in state.spent or event.device in state.declined:
         return state, []
     state = replace(state, declined={**state.declined, event.device: printable(event.reason)})
-    return _leaves(state, event, event.reason)
+    return (state, []) if event.late else _leaves(state, event, event.reason)
+
+
+def is_declined_late(state: RunState, round: int) -> bool:
+    """Whether that round is over without another model, so that what a device declined there is still asked for."""
+    ended = round < state.round_number + (state.round is None)
+    return ended and not state.over and round > max(state.made_by, default=0)
 
 
 def _not_in_secure_round(state: RunState, event: ev.Spent | ev.Declined) -> tuple[str, str] | None:

@@ -170,6 +170,8 @@ class Declined(OfDevice):
     kind: ClassVar[str] = "Declined"
     reason: str
     """The device's own, in one sentence."""
+    late: bool = False
+    """The round is over, and the run's model is still the one that was declined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

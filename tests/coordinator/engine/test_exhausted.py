@@ -220,3 +220,21 @@ def test_where_no_worker_takes_the_round_the_owner_may_and_the_fleet_has_its_tur
     assert refusal(story.leased()) == "stale"
     story.committed(digest=digest_of("moved"))
     assert (story.state.current.kind, story.state.phase) == ("secure", "selecting")
+
+
+def test_what_is_declined_after_its_round_is_kept_until_there_is_another_model() -> None:
+    story = SecureStory().cohort()
+    for device in "abcde":
+        story.declined(device)
+    assert (story.state.round_number, story.state.phase) == (2, "selecting")
+    assert only(story.declined("f", round=1), fx.Refused).kind == "late"
+    assert not story.declined("f", round=1, late=True)
+    assert "".join(story.state.declined) == "abcdef"
+    for known in ({"round": 2}, {"round": 3}):
+        assert refusal(story.declined("g", late=True, **known)), "it is not over"
+    story.drawn_from("g", "h", unspendable=6, declined=6)
+    story.advanced()
+    story.committed()
+    assert only(story.declined("g", round=1, late=True), fx.Refused).kind == "late"
+    assert only(story.declined("g", round=2, late=True), fx.Refused).kind == "late"
+    assert story.state.declined == {}

@@ -12,6 +12,7 @@ import pytest
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.secure import OCTETS_MEDIA_TYPE, SECURE_HEADER, SecureSigned, Stage
 from client_sdk.secagg.actions import Transmit
+from coordinator.verify import verify
 from tests.coordinator.served import RUN, STAGES, Phone, Served
 from tests.coordinator.service.wire import kind
 
@@ -363,6 +364,22 @@ def test_a_device_that_declines_for_good_is_drawn_no_more(world: Served) -> None
         assert world.ask(world.phones[1], "POST", Route.SECURE_REFUSAL, message).status_code == 200
     assert world.state.declined == {world.rows[1].device: message["reason"]}
     assert [row.kind for row in world.store.events(RUN, 0)].count("Declined") == 1
+
+
+def test_repro_what_is_declined_after_the_rounds_end_is_kept_while_the_model_is_the_same(world: Served) -> None:
+    """The first few of a small run ended its round. The others were refused as late, and were drawn in round after
+    round before the run said that it waits."""
+    world.secure_run()
+    world.begin()
+    message = {"spent": False, "reason": "This device's owner allows whole passes only."}
+    for phone in world.phones:
+        answer = world.ask(phone, "POST", Route.SECURE_REFUSAL, message, round=1)
+        assert answer.status_code == 200, answer.text
+    assert (world.state.round_number, world.state.version) == (2, 0)
+    assert world.state.declined == {row.device: message["reason"] for row in world.rows}
+    assert world.ask(world.phones[0], "POST", Route.SECURE_REFUSAL, message, round=1).status_code == 200
+    assert [row.kind for row in world.store.events(RUN, 0)].count("Declined") == len(world.phones)
+    assert [found.what for found in verify(world.store, world.blobs)] == []
 
 
 def test_repro_a_device_whose_attempt_was_given_up_is_still_in_the_round(world: Served) -> None:

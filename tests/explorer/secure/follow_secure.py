@@ -103,6 +103,14 @@ class SecureFollowing(Following):
                 raise self._odd(event, "this kind of event is unknown here: see docs/faults.md")
         return []
 
+    def _declined_late(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
+        """A device declines in a round that is over, and the model is the same."""
+        over = body["round"] < self.round or (body["round"] == self.round and self.phase == "idle")
+        if not over or body["round"] <= self.made_in or self.status in ("finished", "stopped"):
+            raise self._odd(event, f"the run is at round {self.round}, of which {self.made_in} made the model")
+        self.declined.add(body["device"])
+        return []
+
     def _announced(self, event: EventRow, body: dict[str, Any], account: SecureAccount) -> None:
         if account.header or self.phase != "collecting":
             raise self._odd(event, "the attempt has a header")
