@@ -42,6 +42,7 @@ from client_sdk.protocol.operators import (
     RunView,
     UnbarDevice,
 )
+from client_sdk.protocol.privacy import AllowSpending, CreateLedger, LedgerView, RunPrivacy
 from client_sdk.protocol.privacy_report import SignedReport
 from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.protocol.workers import WorkerView
@@ -131,6 +132,25 @@ class OperatorClient:
         """Let a barred device take part in the run's secure rounds again. ``by`` is recorded in the audit. ProblemError
         ``conflict`` for a device that is not barred."""
         return self._transport.ask("POST", Route.UNBAR.format(run=run, device=device), RunView, UnbarDevice(by=by))
+
+    def create_ledger(self, request: CreateLedger) -> LedgerView:
+        """Make a privacy ledger that plans may name. ProblemError ``conflict`` where there is one of this name."""
+        return self._transport.ask("POST", Route.LEDGERS, LedgerView, request)
+
+    def allow_spending(self, ledger: str, request: AllowSpending) -> LedgerView:
+        """Let devices that have lost something by another ledger take part in runs of this one. Audited."""
+        return self._transport.ask("POST", Route.ALLOW_SPENDING.format(ledger=ledger), LedgerView, request)
+
+    def ledgers(self) -> list[LedgerView]:
+        """All privacy ledgers: those with a name, then those of runs that have one of their own."""
+        return self._transport.ask("GET", Route.LEDGERS, list[LedgerView])
+
+    def ledger(self, ledger: str) -> LedgerView:
+        return self._transport.ask("GET", Route.LEDGER.format(ledger=ledger), LedgerView)
+
+    def run_privacy(self, run: str) -> RunPrivacy:
+        """What a run's rounds have cost its devices, and its ledger."""
+        return self._transport.ask("GET", Route.RUN_PRIVACY.format(run=run), RunPrivacy)
 
     def rounds(self, run: str, after: int = 0, limit: int = 1000) -> list[RoundView]:
         """The run's rounds with a number above ``after``, in order, at most ``limit``."""

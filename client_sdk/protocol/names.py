@@ -22,6 +22,7 @@ DIGEST_PATTERN = r"^[0-9a-f]{64}$"
 LEARNER_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*:[A-Za-z0-9_][A-Za-z0-9._-]*$"
 CODEC_PATTERN = r"^([A-Za-z0-9][A-Za-z0-9._-]*:)?[a-z0-9-]+@[0-9]+$"
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+LEDGER_PATTERN = r"^(run:)?[a-z0-9][a-z0-9._-]{0,63}$"
 PLAN_PATTERN = r"^[a-z0-9][a-z0-9-]{0,47}$"
 METRIC_PATTERN = r"^[A-Za-z][A-Za-z0-9_./-]{0,63}$"
 
@@ -30,6 +31,7 @@ DESCRIPTIONS = {
     LEARNER_PATTERN: "the package and name of a learner, such as quorate:mnist-mlp",
     CODEC_PATTERN: "the name and version of a codec, such as float16@1 (of a package: package:name@1)",
     NAME_PATTERN: "up to 64 lower-case letters, digits, dots, dashes and underscores, a letter or digit first",
+    LEDGER_PATTERN: "the name of a privacy ledger, or run: and the id of a run that has one of its own",
     PLAN_PATTERN: "up to 48 lower-case letters, digits and dashes, a letter or digit first",
     METRIC_PATTERN: "up to 64 letters, digits and . _ / -, a letter first",
 }
@@ -132,6 +134,10 @@ class Route(StrEnum):
     ROUND_LEASES = "/v1/runs/{run}/rounds/{round}/leases"
     CHECK_PLAN = "/v1/plans/check"
     PLAN_SCHEMA = "/v1/plans/schema"
+    RUN_PRIVACY = "/v1/runs/{run}/privacy"
+    LEDGERS = "/v1/privacy/ledgers"
+    LEDGER = "/v1/privacy/ledgers/{ledger}"
+    ALLOW_SPENDING = "/v1/privacy/ledgers/{ledger}/allow"
     RUN_CHECKPOINTS = "/v1/runs/{run}/checkpoints"
     METRICS = "/v1/runs/{run}/metrics"
     EVENTS = "/v1/runs/{run}/events"

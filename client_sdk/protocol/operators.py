@@ -189,6 +189,14 @@ class PrivacyView(Message):
     delta: float
     noise: float
     """The noise multiplier."""
+    ledger: str
+    """The ledger that the run's rounds are debited to: the one that its plan names, or its own."""
+    ledger_spent: float
+    """Epsilon at ``delta`` of the device that has lost most over all runs of the ledger."""
+    ledger_budget: float
+    """The most that any device may lose in them."""
+    rounds_left: int
+    """In how many more rounds of this run that device may count, by the ledger."""
 
 
 class RunView(Message):

@@ -22,6 +22,7 @@
     |   |-- unknown-worker          404  drop
     |   |-- unknown-key             404  drop    only owners name API keys
     |   |-- unknown-run             404  drop
+    |   |-- unknown-ledger          404  drop    only operators name privacy ledgers
     |   |-- unknown-round           404  drop
     |   |-- unknown-checkpoint      404  drop
     |   |-- unknown-content       404  drop    no content of this digest that the peer may read
@@ -96,6 +97,7 @@ PROBLEMS: dict[str, ProblemKind] = {
     "unknown-worker": ProblemKind(404, "No such worker", "drop"),
     "unknown-key": ProblemKind(404, "No such API key", "drop"),
     "unknown-run": ProblemKind(404, "No such run", "drop"),
+    "unknown-ledger": ProblemKind(404, "No such privacy ledger", "drop"),
     "unknown-round": ProblemKind(404, "No such round", "drop"),
     "unknown-checkpoint": ProblemKind(404, "No such checkpoint", "drop"),
     "unknown-content": ProblemKind(404, "No such content", "drop"),

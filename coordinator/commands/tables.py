@@ -180,6 +180,8 @@ def print_run(view: RunView, *, plan: bool = False) -> None:
         say(
             f"  privacy     {spent}: one device has counted in {told.rounds} of the {told.rounds_planned} rounds it may"
         )
+        used = f"epsilon {told.ledger_spent:.3g} of {told.ledger_budget:.3g} over its runs"
+        say(f"  ledger      {told.ledger}: {used}; room for {told.rounds_left} more of these rounds for that device")
     if view.stalled:
         say(f"  stalled     {view.stalled}")
     for digest in view.damaged:

@@ -110,6 +110,20 @@ class RecordMark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordDebit:
+    """Record: what a round's sum may tell of each of these devices is taken from their budgets, before anything is made
+    of the sum. The same list in the same round costs once, another one costs again."""
+
+    ledger: str
+    round: int
+    counted: str
+    """One digest of the devices with their updates."""
+    rho: float
+    """The zCDP that it costs each device."""
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordAudit:
     """Record: an act that only the run's owner may do, with the actor, for the audit log."""
 
@@ -285,7 +299,17 @@ class Discard:
     """Of a secure round that has ended: every blob of all its attempts. When they are gone, Discarded comes back."""
 
 
-Record = Claim | Release | RecordRound | RecordCheckpoint | RecordRefusal | RecordMetrics | RecordMark | RecordAudit
+Record = (
+    Claim
+    | Release
+    | RecordRound
+    | RecordCheckpoint
+    | RecordRefusal
+    | RecordMetrics
+    | RecordMark
+    | RecordDebit
+    | RecordAudit
+)
 Answer = Refused | Accepted | Granted | Renewed | Taken
 Action = (
     Draw

@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 
 from client_sdk.privacy.accounting import epsilon_of, noise_for, rho_of
 from client_sdk.protocol.devices import PrivacyTerms
+from client_sdk.protocol.names import NAME_PATTERN
 from client_sdk.tensors.exact_sum import FRACTION_BITS, RANGE, TOTAL_LIMIT
 from coordinator.engine.aggregation.registry import RULES
 from coordinator.engine.plan_section import Section
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
 
 _DEVIATIONS = 14
 """No value of noise is further out, but for a chance of 2^-140."""
+
+
+def own_ledger(run: str) -> str:
+    """The name of the ledger of a run whose plan names none."""
+    return f"run:{run}"
 
 
 class Privacy(Section):
@@ -48,6 +54,9 @@ class Privacy(Section):
     delta: float = Field(gt=0, lt=1, allow_inf_nan=False)
     """The chance that the bound on the loss does not hold: far below one over the number of devices.
     ``delta = 1e-6``"""
+    ledger: str | None = Field(default=None, pattern=NAME_PATTERN, exclude_if=lambda name: name is None)
+    """The ledger that adds up what each device loses, over all runs that name it: ``quorate privacy ledger create``
+    makes one, with its budget. None: the run has one of its own. ``ledger = "phones"``"""
 
     @model_validator(mode="after")
     def _consistent(self) -> Privacy:
@@ -73,6 +82,14 @@ class Privacy(Section):
         """Of the noise in a round's sum, in the sum's units, rounded up."""
         exact: Fraction = Fraction(self.multiplier(plan)) * Fraction(self.clip) * (1 << FRACTION_BITS)
         return math.ceil(exact)
+
+    def cost(self, plan: Plan) -> float:
+        """The zCDP that one round costs each device that counts in it."""
+        return rho_of(self.multiplier(plan), 1)
+
+    def ledger_of(self, run: str) -> str:
+        """The name of the run's ledger. That of a run's own is no name that a plan can give."""
+        return self.ledger or own_ledger(run)
 
     def rho(self, plan: Plan) -> float:
         """The zCDP of a device that takes part as often as the plan allows."""

@@ -51,6 +51,7 @@ from coordinator.engine.effects import Contribution
 from coordinator.engine.event_fields import NO_EVIDENCE, Evidence, updates_digest
 from coordinator.engine.named_tensors import MOST_SMALL, NamedTensors, Small
 from coordinator.engine.plan import Plan, algorithm
+from coordinator.engine.privacy import Privacy
 from coordinator.folding.named_tensors import HashedReads, StoredBlocks, carried
 from coordinator.folding.noise import RoundSeed, noised_mean
 from coordinator.folding.validation import Bounds, Measures, measure
@@ -282,19 +283,22 @@ class Aggregator:
         named_tensors: NamedTensors | None = None,
         small: Small | None = None,
         settings: Settings | None = None,
-        seed: RoundSeed | None = None,
+        seed: Callable[[], RoundSeed] | None = None,
     ) -> NewCheckpoint:
         """Writes the next checkpoint durably, and its named tensors beside it. ``named_tensors``, ``small``: what
-        ``parent`` was committed with. ``settings``: the round's numbers; None: those of the first version. ``seed``: of
-        the noise, where the plan is private. The same parent, tensors, numbers, seed and set of updates give the same
-        digests.
+        ``parent`` was committed with. ``settings``: the round's numbers; None: those of the first version. ``seed``:
+        gives that of the noise, where the plan is private, once the sum is complete. The same parent, tensors, numbers,
+        seed and set of updates give the same digests.
 
         CannotAggregate when the result would not be finite, the sum out of range, or an update lost (LostUpdate);
         BlobError when files could not be read or written.
         """
         with self._lock, _final_errors(), _lost_updates(items):
             updates = updates_digest((item.device, item.digest, item.weight) for item in items)
-            sources = self._updates(round, items) if seed is None else self._private(round, parent, items, seed)
+            if self._plan.privacy is None or seed is None:
+                sources: Sources = self._updates(round, items)
+            else:
+                sources = self._private(self._plan.privacy, round, parent, items, seed)
             return self._write(round, parent, named_tensors, small, settings, sources, updates)
 
     def apply(
@@ -336,11 +340,17 @@ class Aggregator:
         weights = np.ones(len(groups), np.int64)
         return Updates(read, weights, lambda: mean, self.layout.whole, self.layout.parameters.elements)
 
-    def _private(self, round: int, parent: str, items: tuple[Contribution, ...], seed: RoundSeed) -> Sources:
+    def _private(
+        self,
+        privacy: Privacy,
+        round: int,
+        parent: str,
+        items: tuple[Contribution, ...],
+        seed: Callable[[], RoundSeed],
+    ) -> Sources:
         """The sum with noise, and nothing else of the updates."""
-        if self._plan.privacy is None:
-            raise CannotAggregate("the plan has no noise")
-        mean = noised_mean(self._sums.total(round, items), self._plan, self._plan.privacy, seed, parent)
+        total = self._sums.total(round, items)  # an update that is lost is noticed before the round costs anything
+        mean = noised_mean(total, self._plan, privacy, seed(), parent)
         return Sources(lambda: mean, self.layout.whole, self.layout.parameters.elements, self._plan.cohort.goal)
 
     def _updates(self, round: int, items: tuple[Contribution, ...]) -> Updates:

@@ -47,9 +47,10 @@ def differences(
     ``parent``: the checkpoint that they were added to, with its named tensors and its small state;
     ``settings``: the round's numbers, None: those of the first version; ``seed``: of its noise."""
     overlay: Any = _Overlay(blobs)
+    seeded = None if seed is None else lambda: seed
     try:
         found = Aggregator(overlay, plan, parent.digest, roles=roles, registry=registry, run=run).commit(
-            round, parent.digest, items, parent.named_tensors, parent.small, settings, seed
+            round, parent.digest, items, parent.named_tensors, parent.small, settings, seeded
         )
     except (CannotAggregate, BlobError, TensorError, OSError) as error:
         yield f"its updates cannot be added up again: {error}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from coordinator.requests import access, devices, flower, insight, operators, secure, workers
+from coordinator.requests import access, devices, flower, insight, operators, privacy, secure, workers
 from coordinator.requests.entry import (
     Body,
     Caller,
@@ -61,5 +61,5 @@ class Table:
 
 
 TABLE = Table(
-    entry for room in (devices, secure, insight, operators, workers, flower, access) for entry in room.ENTRIES
+    entry for room in (devices, secure, insight, privacy, operators, workers, flower, access) for entry in room.ENTRIES
 )

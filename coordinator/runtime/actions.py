@@ -37,6 +37,7 @@ from coordinator.runtime.core import Core, Task
 from coordinator.runtime.extensions import missing
 from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.marks import Why, unspendable
+from coordinator.runtime.privacy_ledgers import reason_against_list
 from coordinator.runtime.run_log import RunLog
 from coordinator.runtime.secure_rounds import SecureRuns
 from coordinator.store.port import MessageRow, Transaction, WaitingRow
@@ -107,7 +108,7 @@ class _Draw:
             return None
         waiting = tx.waiting(now)
         without = unspendable(tx, state)
-        pool = _drawable(state, self._fleet.eligible(state, waiting, without))
+        pool = _drawable(state, self._fleet.eligible(state, waiting, self._fleet.left_out(tx, state, waiting)))
         if not _is_due(state, pool, now):
             return None
         drawn = self._with_counts(
@@ -222,16 +223,20 @@ class Actions:
             if isinstance(error, Gone) or not ask_again(log, action.round, error):
                 raise BlobError(str(error)) from error
 
-    def _seed(self, run: str, action: fx.Commit) -> RoundSeed | None:
-        """The seed of the round's noise, durable before anything is made of it; None: the plan has none."""
+    def _seed(self, run: str, action: fx.Commit) -> RoundSeed:
+        """The seed of the round's noise, durable before anything is made of it, with what the round costs its devices.
+        CannotAggregate where one of them has no room for it in the ledger: it was drawn while another run's round, that
+        used the last of it, was committed."""
         log = self._core.log(run)
-        if log.state.plan.privacy is None:
-            return None
         fresh = self._core.noise_seed(run, action.round)
         row = MessageRow(run=run, digest=hashlib.sha256(fresh).hexdigest(), round=action.round, content=fresh)
 
         def make(tx: Transaction, state: RunState, at: float) -> ev.Seeded | None:
-            if action not in pending(state) or state.current.seed:
+            if action not in pending(state):
+                return None
+            if against := reason_against_list(tx, state, action.contributions):
+                raise CannotAggregate(against)
+            if state.current.seed:
                 return None
             tx.insert_messages([row])
             return ev.Seeded(at=at, round=action.round, digest=row.digest)
@@ -247,7 +252,7 @@ class Actions:
         def made() -> NewCheckpoint:
             """Reads the parent's header first where this process has not: it may be damaged."""
             aggregator = self._core.aggregator(run)
-            kept = action.named_tensors, action.small, action.settings, self._seed(run, action)
+            kept = action.named_tensors, action.small, action.settings, lambda: self._seed(run, action)
             return aggregator.commit(action.round, action.parent, action.contributions, *kept)
 
         if self._commits.commit(run, action, made):

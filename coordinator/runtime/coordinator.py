@@ -27,6 +27,7 @@ from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.flower.flower_runs import FlowerRuns
 from coordinator.runtime.identities import Identities, PinnedAuthority, SignedRequests, Verify
 from coordinator.runtime.insight.insight import Insight
+from coordinator.runtime.insight.ledgers import PrivacyLedgers
 from coordinator.runtime.operators import OperatorRequests
 from coordinator.runtime.secure_rounds import PresentAuthority, SecureRuns
 from coordinator.runtime.standstill import Standstill
@@ -70,8 +71,9 @@ __all__ = ["Coordinator", "Task"]
 
 
 class Coordinator:
-    """``devices``, ``secure``, ``operators``, ``workers`` and ``insight`` answer requests; ``access`` says who
-    operators are, ``identities`` and ``signed`` who devices and workers are; the methods serve the process itself."""
+    """``devices``, ``secure``, ``operators``, ``workers``, ``ledgers`` and ``insight`` answer requests; ``access`` says
+    who operators are, ``identities`` and ``signed`` who devices and workers are; the methods serve the process
+    itself."""
 
     def __init__(
         self,
@@ -95,6 +97,7 @@ class Coordinator:
         self.flower = FlowerRuns(core)
         self.operators = OperatorRequests(core, self._standstill, self.flower)
         self.insight = Insight(core, self.fleet, self.identities)
+        self.ledgers = PrivacyLedgers(core)
         self.workers = WorkerRequests(core, self.fleet, self.identities)
         commits = Commits(core)
         self.secure = SecureRuns(core, PresentAuthority(self.identities, clock), commits, masker)

@@ -19,6 +19,7 @@ from coordinator.engine.state import RunState
 from coordinator.runtime.core import Core
 from coordinator.runtime.group_commit import GroupCommit
 from coordinator.runtime.marks import Why, helped_by_another_model, unspendable
+from coordinator.runtime.privacy_ledgers import kept_out
 from coordinator.runtime.shared_identities import FORGOTTEN_S, Processes
 from coordinator.store.port import DeviceRow, Json, Reader, StoreError, WaitingRow
 
@@ -135,12 +136,14 @@ class Fleet:
         """Returns why devices that checked in during this round's selection, or wait for other runs (``rows``), cannot
         work for this run; empty where there are none.
         """
-        named = frozenset(state.plan.cohort.devices)
+        named, rows = frozenset(state.plan.cohort.devices), list(rows)
+        out = kept_out(reader, state, [row.device for row in rows])
         reasons = [
             _unnamed(named, row.device)
             or _against(state, row.offer, row.examples)
             or _why_unspendable(state, row.device)
             or _done(state, row.device)
+            or out.get(row.device)
             for row in rows
         ]
         selecting_since = state.current.missed_at or state.current.opened_at
@@ -164,11 +167,17 @@ class Fleet:
 
     def waiting(self, reader: Reader, state: RunState, now: float) -> list[tuple[str, int]]:
         """Returns (device, examples) of the waiting devices that the run may select now, by device id."""
-        return self.eligible(state, reader.waiting(now), unspendable(reader, state))
+        rows = reader.waiting(now)
+        return self.eligible(state, rows, self.left_out(reader, state, rows))
+
+    def left_out(self, reader: Reader, state: RunState, rows: Iterable[WaitingRow]) -> Collection[str]:
+        """The devices, among these at least, that may not work for the run now: on its checkpoint, or by its privacy
+        ledger."""
+        return unspendable(reader, state).keys() | kept_out(reader, state, [row.device for row in rows]).keys()
 
     def eligible(self, state: RunState, rows: Iterable[WaitingRow], without: Container[str]) -> list[tuple[str, int]]:
         """Returns (device, examples) of the devices that may work for the run, by device id. ``without``: devices that
-        may not train on its checkpoint any more, or are barred from it: ``marks.unspendable``."""
+        may not: see ``left_out``."""
         least: dict[str, int | None] = {}
         chosen, named = [], frozenset(state.plan.cohort.devices)
         for row in rows:

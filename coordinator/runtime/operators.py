@@ -100,6 +100,7 @@ class OperatorRequests:
             damaged=self._of_run(state, self._core.blobs.damaged()),
             repaired=self._of_run(state, self._core.blobs.repaired()),
         )
+        view = views.with_ledger(self._core.store, view, state)
         return view if state.plan.secure is None else views.with_marks(self._core.store, view, state)
 
     def _shared(self, run: str) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from coordinator.store.port import (
     CheckpointRow,
     ClaimRow,
     ContributionRow,
+    DebitRow,
     MarkRow,
     MetricRow,
     Reader,
@@ -61,6 +62,9 @@ def write(tx: Transaction, run: str, records: Sequence[tuple[float, fx.Record]])
                 refusals.append(RefusalRow(run=run, at=at, **_fields(record)))
             case fx.RecordMark():
                 marks.append(MarkRow(run=run, **_fields(record)))
+            case fx.RecordDebit():
+                debit = {**_fields(record), "devices": len(record.devices)}
+                tx.debit_privacy(DebitRow(run=run, at=at, most=0.0, **debit), record.devices)
             case fx.RecordAudit():
                 audit.append(AuditRow(run=run, at=at, **_fields(record)))
             case fx.RecordMetrics():

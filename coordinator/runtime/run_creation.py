@@ -45,6 +45,7 @@ from coordinator.engine.secure.plan import cannot_learn
 from coordinator.folding.named_tensors import state_header
 from coordinator.runtime.core import Core
 from coordinator.runtime.marks import tensors_of
+from coordinator.runtime.privacy_ledgers import reason_against
 from coordinator.runtime.run_log import RunLog
 from coordinator.store.port import CheckpointRow, Conflict, RunRow
 
@@ -93,6 +94,8 @@ def checked_plan(core: Core, body: dict[str, object], usual: float | None = None
         require_bits(plan, usual)
     except PlanError as error:
         raise _refused(error) from None
+    if against := reason_against(core.store, plan):
+        raise _refused_field("privacy", "ledger", against)
     return plan
 
 

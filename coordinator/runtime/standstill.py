@@ -140,6 +140,8 @@ class Standstill:
             return ""
         least = state.plan.fewest_devices
         waiting = self.fleet.count_eligible(state, self.fleet.counts())
+        if state.plan.privacy is not None:
+            waiting = len(self.fleet.waiting(self._core.store, state, now))
         if waiting >= least and empty:
             missing = state.plan.cohort.goal - current.count("reported")
             return f"nobody trains, and who waits has had its turn in this round: it needs {missing} more reports"

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from client_sdk.privacy.accounting import epsilon_of, rho_of
+from client_sdk.privacy.accounting import epsilon_of
 from client_sdk.protocol.devices import rounded_size
 from client_sdk.protocol.operators import (
     AuthorityPlace,
@@ -22,6 +22,7 @@ from client_sdk.protocol.operators import (
 from coordinator.engine.rounds import KINDS, public_body
 from coordinator.engine.secure.disputes import degrees
 from coordinator.engine.state import RunState
+from coordinator.runtime.privacy_ledgers import ROUNDING, budget
 from coordinator.store.port import (
     AuthorityRow,
     CheckpointRow,
@@ -64,26 +65,33 @@ def run_view(
         authority=latest.authority if latest else None,
         exhausted=state.exhausted,
         stalled=stalled,
-        privacy=_privacy_view(state),
         trouble=trouble,
     )
 
 
-def _privacy_view(state: RunState) -> PrivacyView | None:
+def with_ledger(reader: Reader, view: RunView, state: RunState) -> RunView:
+    """The view of a private run: what its rounds have cost, and what its ledger has left."""
     privacy, plan = state.plan.privacy, state.plan
     if privacy is None:
-        return None
-    most, noise = max((counted for _, counted in state.participation.values()), default=0), privacy.multiplier(plan)
-    rho = rho_of(noise, most)
-    return PrivacyView(
-        rounds=most,
+        return view
+    often = max((counted for _, counted in state.participation.values()), default=0)
+    rho = max((row.most for row in reader.privacy_debits(state.run)), default=0.0)
+    ledger, most = privacy.ledger_of(state.run), budget(reader, plan, privacy, state.run)
+    spent = reader.privacy_figure(ledger).rho
+    told = PrivacyView(
+        rounds=often,
         rounds_planned=privacy.participations(plan),
         rho=rho,
         epsilon=epsilon_of(rho, privacy.delta),
         epsilon_planned=privacy.spent(plan),
         delta=privacy.delta,
-        noise=noise,
+        noise=privacy.multiplier(plan),
+        ledger=ledger,
+        ledger_spent=epsilon_of(spent, privacy.delta),
+        ledger_budget=epsilon_of(most, privacy.delta),
+        rounds_left=max(0, int((most * ROUNDING - spent) / privacy.cost(plan))),
     )
+    return view.model_copy(update={"privacy": told})
 
 
 def with_marks(reader: Reader, view: RunView, state: RunState) -> RunView:

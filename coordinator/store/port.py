@@ -23,7 +23,9 @@ from coordinator.store.declared import Declared, Json, beginning_of, finite, par
 from coordinator.store.flower import FlowerReader, FlowerWriter
 from coordinator.store.gateway import Changes, Conflict, FenceLost, Query, R, StoreError, StoreFull, Where
 from coordinator.store.insight import InsightReader, InsightWriter, OnDisk
+from coordinator.store.privacy import LedgerReader, LedgerWriter
 from coordinator.store.rows import (
+    AllowanceRow,
     ApiKeyRow,
     Appended,
     AuditHeadRow,
@@ -32,8 +34,10 @@ from coordinator.store.rows import (
     CheckpointRow,
     ClaimRow,
     ContributionRow,
+    DebitRow,
     DeviceRow,
     EventRow,
+    LedgerRow,
     ListRow,
     LoginRow,
     MarkRow,
@@ -43,6 +47,7 @@ from coordinator.store.rows import (
     RoundRow,
     RunNameRow,
     RunRow,
+    SpendingRow,
     WaitingRow,
     WorkerRow,
 )
@@ -58,10 +63,12 @@ __all__ = [
     "ClaimRow",
     "Conflict",
     "ContributionRow",
+    "DebitRow",
     "DeviceRow",
     "EventRow",
     "FenceLost",
     "Json",
+    "LedgerRow",
     "ListRow",
     "LoginRow",
     "MarkRow",
@@ -71,6 +78,7 @@ __all__ = [
     "RefusalRow",
     "RoundRow",
     "RunRow",
+    "SpendingRow",
     "Store",
     "StoreError",
     "StoreFull",
@@ -178,7 +186,8 @@ _MARKED_DEVICES = Query(
     ],
 )
 _OF_RUNS = (
-    ClaimRow, CheckpointRow, ContributionRow, EventRow, MarkRow, MessageRow, MetricRow, RefusalRow, RoundRow, RunRow,
+    ClaimRow, CheckpointRow, ContributionRow, DebitRow, EventRow, MarkRow, MessageRow, MetricRow, RefusalRow, RoundRow,
+    RunRow, SpendingRow,
 )  # fmt: skip
 """What only runs of the engine have rows in."""
 
@@ -186,7 +195,7 @@ _OF_RUNS = (
 def _runs_named(sa: Any, t: Any) -> Any:
     tables = (
         t.claims, t.checkpoints, t.contributions, t.events, t.secure_marks, t.secure_messages, t.metrics, t.refusals,
-        t.rounds, t.runs,
+        t.rounds, t.runs, t.privacy_debits, t.privacy_spending,
     )  # fmt: skip
     of_flower = sa.select(t.flower_runs.c.run)
     of_either_kind = (
@@ -217,7 +226,7 @@ _ROWS_BY_ROUND = Query(
 )
 
 
-class Reader(InsightReader, FlowerReader):
+class Reader(InsightReader, FlowerReader, LedgerReader):
     """Reads, usable inside a transaction (seeing its own writes) and outside (seeing committed data)."""
 
     def of_run(self, row: type[R], run: str) -> list[R]:
@@ -432,15 +441,16 @@ def _is_of_the_run(old: Any, new: Any) -> Any:
     return old.run == new.run
 
 
-_SHARED: dict[type, tuple[tuple[str, ...], Any]] = {
+_SHARED: dict[type, tuple[tuple[str, ...] | None, Any]] = {
     ClaimRow: ((), _is_of_the_run),
+    LedgerRow: (None, None),
     DeviceRow: (("enrolled_at",), _is_simulated),
     WorkerRow: (("created_at",), _has_no_certificate),
 }
 """Rows that a run shares with others: columns that stay, and what may be replaced. See ``Transaction.put_rows``."""
 
 
-class Transaction(Reader, InsightWriter, FlowerWriter):
+class Transaction(Reader, InsightWriter, FlowerWriter, LedgerWriter):
     """All of it becomes durable at the end of the ``with`` block, or none of it (an exception inside rolls back).
 
     A StoreError voids the transaction, also when it is caught inside the block: the end of the block then raises
@@ -536,6 +546,16 @@ class Transaction(Reader, InsightWriter, FlowerWriter):
     def insert_authority(self, row: AuthorityRow) -> None:
         """With its row in the audit: see ``insert_audit``."""
         self._insert([replace(row, number=0)])
+        self.insert_audit([row.audited])
+
+    def insert_privacy_ledger(self, row: LedgerRow) -> None:
+        """With its row in the audit. Conflict when the name is in use."""
+        self._insert([row])
+        self.insert_audit([row.audited])
+
+    def insert_privacy_allowance(self, row: AllowanceRow) -> None:
+        """With its row in the audit. Conflict where one stands already."""
+        self._insert([row])
         self.insert_audit([row.audited])
 
     def insert_api_key(self, row: ApiKeyRow) -> None:

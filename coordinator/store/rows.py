@@ -323,6 +323,79 @@ class MarkRow:
     round: int
 
 
+@table("privacy_ledgers", key="ledger")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerRow:
+    """A privacy ledger with a name, and the most that a device may lose in it. A run's own ledger has no row: its plan
+    says its budget."""
+
+    ledger: str
+    epsilon: float
+    delta: float
+    created_at: float
+    created_by: str
+    """The id of the operator."""
+
+    @property
+    def audited(self) -> AuditRow:
+        """Its row in the audit."""
+        detail = f"ledger={self.ledger} epsilon={float(self.epsilon)} delta={float(self.delta)}"
+        return AuditRow(run=None, at=self.created_at, by=self.created_by, action="ledger.create done", detail=detail)
+
+
+@table("privacy_allowances", key="ledger other")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllowanceRow:
+    """An owner's word that devices that have lost something in another ledger may lose more in this one. Never changed,
+    never deleted."""
+
+    ledger: str
+    other: str
+    because: str
+    at: float
+    by: str
+    """The id of the operator."""
+
+    @property
+    def audited(self) -> AuditRow:
+        """Its row in the audit."""
+        detail = f"ledger={self.ledger} spent_in={self.other} because={self.because}"
+        return AuditRow(run=None, at=self.at, by=self.by, action="ledger.allow done", detail=detail)
+
+
+@table("privacy_debits", key="ledger run round counted", parents={"run": "runs"}, indexes=["run"])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DebitRow:
+    """What a round cost each device on its list, once for each list."""
+
+    ledger: str
+    run: str
+    round: int
+    counted: str
+    """One digest of the devices with their updates."""
+    rho: float
+    """zCDP."""
+    devices: int
+    """How many."""
+    most: float
+    """What the device that has lost most in this run has lost in it, after this debit."""
+    at: float
+
+
+@table("privacy_spending", key="ledger run device", parents={"run": "runs"}, indexes=["run", "device"], clustered=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpendingRow:
+    """What a device has lost in a run, by its ledger. Never deleted, also where the device has left."""
+
+    ledger: str
+    run: str
+    device: str
+    rho: float
+    """zCDP, which adds up: over runs too."""
+    times: int
+    """In how many debits."""
+
+
 @table("audit", key="number", parents={"run": "run_names"}, indexes=["run"])
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRow:

@@ -27,6 +27,8 @@ claims    a device has an assignment in one round, which is open and for which i
           took who was free, nobody has two places, and each place has its assignment
 score     the scores are those that devices and evaluators sent last
 plan      the plan is the one of the digest to which the devices agreed
+ledger    the privacy ledger holds each sum that is in a model, and of each device at least what it has counted for;
+          budgets and owners' words are those of the audit
 log       each event can be read, follows from the state before it, and changes something
 rows      all tables of the run hold the rows that the log gives
 snapshot  the snapshot is of the round under way; that it is the state after its event is one of the rows

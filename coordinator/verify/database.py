@@ -19,6 +19,7 @@ from coordinator.verify.files import HashedBlobs
 from coordinator.verify.flower import flower_files, flower_rows, flower_runs
 from coordinator.verify.identities import IdentityChecks
 from coordinator.verify.kinds import UNREADABLE, fields_of_wrong_kind, is_text, latest_round, shown, wrong_kinds
+from coordinator.verify.ledger import against_audit
 from coordinator.verify.rounds import CountedIn
 from coordinator.verify.run import OnProgress, RunChecks, no_progress
 from coordinator.verify.violation import CannotVerify, RunViolation, Violation, printable
@@ -53,6 +54,7 @@ def verify(
     with store.reading() as reader:
         found += of_audit.findings(reader)
         found += _identities(identities, reader)
+        found += _budgets(reader)
         ends: list[Head] = []
         found += flower_rows(reader, heads, ends.append)
         runs = reader.runs_named()
@@ -116,6 +118,13 @@ def _identities(checks: IdentityChecks, reader: Reader) -> Iterator[Violation]:
         yield from checks.findings(reader)
     except UNREADABLE:
         yield Violation("identity", "", 0, "a row of a device, worker, list, key or the audit cannot be read")
+
+
+def _budgets(reader: Reader) -> Iterator[Violation]:
+    try:
+        yield from against_audit(reader)
+    except UNREADABLE:
+        yield Violation("ledger", "", 0, "a row of a privacy ledger or the audit cannot be read")
 
 
 def _gone(head: Head) -> Violation:

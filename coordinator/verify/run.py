@@ -39,6 +39,7 @@ from coordinator.verify.files import (
     wanted_blobs,
 )
 from coordinator.verify.kinds import every_device, fields_of_wrong_kind, latest_round, shown
+from coordinator.verify.ledger import against_ledger
 from coordinator.verify.logged_round import LoggedRound
 from coordinator.verify.public_rows import RoundTimes
 from coordinator.verify.replay import Replay, differing_tables
@@ -158,6 +159,7 @@ class RunChecks:
             yield from deadlines.snapshot(row.snapshot)
         yield from checks.scores_marks_and_acts(replay.round_number, row.init)
         self._summed = checks.summed
+        yield from against_ledger(reader, row.run, self.plan, checks.summed)
         self._reports = {number: item.reports for number, item in log.items() if self.plan.strategy is not None}
         yield from differing_tables(reader, replay, rounds)
         if replay.whole:

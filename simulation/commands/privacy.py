@@ -13,10 +13,12 @@ from typing import Annotated
 import typer
 
 from client_sdk.terminal import Json, fail, say, say_json
+from coordinator.commands import ledger
 
 _TARGETS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+app.add_typer(ledger.app, name="ledger")
 
 
 @app.callback(

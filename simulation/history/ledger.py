@@ -34,6 +34,7 @@ from coordinator.store.port import (
     ContributionRow,
     DeviceRow,
     EventRow,
+    LedgerRow,
     ListRow,
     MessageRow,
     Reader,
@@ -106,7 +107,8 @@ def copy_blobs(source: Readable, target: Blobs, digests: Iterable[str | None]) -
 
 
 def _rows_of(reader: Reader, run: str) -> Layer:
-    """The rows of a run, of the devices and workers that they name, and of the authorities that certified these."""
+    """The rows of a run, of the devices and workers that they name, of the authorities that certified these, and of its
+    privacy ledger."""
     if reader.run(run) is None:
         raise StoreError(f"There is no run {run!r} to copy.")
     of_run = [about for about in TABLES.values() if "run" in about.names and about.row is not MessageRow]
@@ -116,9 +118,15 @@ def _rows_of(reader: Reader, run: str) -> Layer:
     leased = {event.body["worker"] for event in rows[EventRow].values() if event.kind == Leased.kind}
     rows[DeviceRow] = _by_key([row for row in map(reader.device, sorted(named)) if row is not None])
     rows[WorkerRow] = _by_key([row for row in map(reader.worker, sorted(leased)) if row is not None])
+    rows[LedgerRow] = _by_key([row for row in reader.privacy_ledgers() if row.ledger == _ledger_of(rows[RunRow][run,])])
     certified = any(row.certificate for of in (DeviceRow, WorkerRow) for row in rows[of].values())
     rows[AuthorityRow] = _by_key(reader.authorities() if certified else [])
     return rows
+
+
+def _ledger_of(row: RunRow) -> object:
+    """The name of the privacy ledger that the run's plan names, or None."""
+    return cast("dict[str, Any]", row.plan.get("privacy") or {}).get("ledger")
 
 
 def _lacking(tx: Transaction, run: str, rows: Layer) -> Layer:
@@ -136,7 +144,9 @@ def _lacking(tx: Transaction, run: str, rows: Layer) -> Layer:
     known = tx.authorities()
     authorities = {key: one for key, one in rows[AuthorityRow].items() if one not in known}
     audited = {("authority", *key): one.audited for key, one in authorities.items()}
-    return lacking | {AuthorityRow: authorities, AuditRow: {**audited, **lacking[AuditRow]}}
+    ledgers = {key: one for key, one in rows[LedgerRow].items() if tx.privacy_ledger(one.ledger) is None}
+    audited |= {("ledger", *key): one.audited for key, one in ledgers.items()}
+    return lacking | {AuthorityRow: authorities, LedgerRow: ledgers, AuditRow: {**audited, **lacking[AuditRow]}}
 
 
 def _identity(row: RunRow) -> tuple[object, ...]:

@@ -51,6 +51,7 @@ from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.core import Core
 from coordinator.runtime.extensions import installed
 from coordinator.runtime.insight.fleet_views import class_of as class_in
+from coordinator.runtime.privacy_ledgers import simulated as simulated_ledger
 from coordinator.runtime.process_state import list_row
 from coordinator.runtime.run_errors import RaisedRunErrors
 from coordinator.settings import Settings
@@ -326,6 +327,7 @@ class Simulation:
             if self.coordinator.core.state(before.run).status == "paused":
                 self.coordinator.operators.resume(before.run)
             return before.run
+        simulated_ledger(self.coordinator.core, plan)
         name = digest(body)
         with self.blobs.spool() as spool:
             spool.write(body)

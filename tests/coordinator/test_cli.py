@@ -190,6 +190,37 @@ def test_a_run_is_paused_resumed_and_stopped(quorate: Quorate) -> None:
 
 
 @pytest.mark.slow
+def test_privacy_ledgers_are_created_shown_and_opened_to_devices_of_others(server: Server, quorate: Quorate) -> None:
+    ledger = ("privacy", "ledger")
+    assert "No run has lost anything yet" in quorate.text(*ledger, "show")
+    assert 'ledger = "phones"' in quorate.text(*ledger, "create", "phones", "--epsilon", "8", "--delta", "1e-6")
+    again = quorate.error(*ledger, "create", "phones", "--epsilon", "9", "--delta", "1e-6")
+    assert "there is a privacy ledger phones already, and budgets stay" in again
+    for wrong in (("Phones", "8", "1e-6"), ("tablets", "0", "1e-6"), ("tablets", "8", "1")):
+        assert quorate.error(*ledger, "create", wrong[0], "--epsilon", wrong[1], "--delta", wrong[2])
+    private = 'weighting = "equal"\n[privacy]\nclip = 1.0\nnoise = 4.0\ndelta = 1e-6\n'
+    text = PLAN.replace("goal = 1", "goal = 1\nmost_rounds = 2") + f"[aggregation]\n{private}"
+    (quorate.folder / "private.toml").write_text(text)
+    run = quorate.json("run", "create", "private.toml", "--init", "model.safetensors")[0]["run"]
+    why = ("--because", "a trial")
+    assert "may take part" in quorate.text(*ledger, "allow", "phones", "--spent-in", f"run:{run}", *why)
+    assert "already" in quorate.error(*ledger, "allow", "phones", "--spent-in", f"run:{run}", *why)
+    assert "there is no privacy ledger old" in quorate.error(*ledger, "allow", "phones", "--spent-in", "old", *why)
+    assert "is one ledger" in quorate.error(*ledger, "allow", "phones", "--spent-in", "phones", *why)
+    shown = quorate.text(*ledger, "show", "phones")
+    assert "phones: epsilon 0 of 8 at delta 1e-06" in shown
+    assert f"allowed devices of run:{run} on" in shown
+    assert "a trial" in shown
+    assert {row["ledger"] for row in quorate.json(*ledger, "show")[0]} == {"phones", f"run:{run}"}
+    assert "there is no privacy ledger nothing" in quorate.error(*ledger, "show", "nothing")
+    (quorate.folder / "other.toml").write_text(text + 'ledger = "fones"\n')
+    assert "did you mean phones?" in quorate.error("run", "create", "other.toml", "--init", "model.safetensors")
+    assert "room for 2 more of these rounds" in " ".join(quorate.text("status", run).split())
+    rows = [row["action"] for row in quorate.json("audit")[0]]
+    assert rows.count("ledger.create done") == rows.count("ledger.allow done") == 1
+
+
+@pytest.mark.slow
 def test_scores_are_listed(server: Server, quorate: Quorate) -> None:
     run = quorate.json("run", "create", "plan.toml", "--init", "model.safetensors")[0]["run"]
     assert "quorate evaluate" in quorate.text("metrics", run)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.kinds import kind_of
+from coordinator.engine.phases.debiting import debit
 from coordinator.engine.phases.finishing import enough_rounds, observe
 from coordinator.engine.phases.lifecycle import abandon, after_round, refusals, retired
 from coordinator.engine.phases.public_record import mean_scores, record, scored_by
@@ -24,6 +25,7 @@ def close(state: RunState, at: float) -> Step:
     return closed, [
         *kind_of(state.current).releases(state.current),
         record(closed, "open", closed_at=at),
+        *(_debited(closed) if closed.current.seed else ()),
         commit_action(closed),
     ]
 
@@ -47,12 +49,21 @@ def committed(state: RunState, event: ev.Committed) -> Step:
 
 
 def seeded(state: RunState, event: ev.Seeded) -> Step:
-    """Once in a round: the noise of another seed would be other noise in the same sum."""
+    """Once in a round: the noise of another seed would be other noise in the same sum. The round costs its devices now;
+    where an update is lost afterwards and the round closes again, its other list costs again."""
     current = state.round
     closed = current is not None and current.phase == "committing" and event.round == current.number
     if state.plan.privacy is None or current is None or not closed or current.seed:
         return _refused(state, event.round)
-    return state.with_round(replace(current, seed=event.digest)), []
+    seeded_ = state.with_round(replace(current, seed=event.digest))
+    return seeded_, _debited(seeded_)
+
+
+def _debited(state: RunState) -> list[fx.Effect]:
+    privacy, plan = state.plan.privacy, state.plan
+    if privacy is None:
+        return []
+    return [debit(state, kind_of(state.current).contributions(state.current), privacy.cost(plan))]
 
 
 def commit_failed(state: RunState, event: ev.CommitFailed) -> Step:

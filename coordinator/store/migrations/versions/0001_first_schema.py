@@ -62,6 +62,24 @@ def _devices_and_operators() -> None:
         sa.UniqueConstraint("node", name=op.f("uq_devices_node")),
     )
     op.create_table(
+        "privacy_ledgers",
+        sa.Column("ledger", _TEXT, nullable=False),
+        sa.Column("epsilon", sa.Double(), nullable=False),
+        sa.Column("delta", sa.Double(), nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("created_by", _TEXT, nullable=False),
+        sa.PrimaryKeyConstraint("ledger", name=op.f("pk_privacy_ledgers")),
+    )
+    op.create_table(
+        "privacy_allowances",
+        sa.Column("ledger", _TEXT, nullable=False),
+        sa.Column("other", _TEXT, nullable=False),
+        sa.Column("because", _TEXT, nullable=False),
+        sa.Column("at", sa.Double(), nullable=False),
+        sa.Column("by", _TEXT, nullable=False),
+        sa.PrimaryKeyConstraint("ledger", "other", name=op.f("pk_privacy_allowances")),
+    )
+    op.create_table(
         "hours",
         sa.Column("hour", _COUNTED, autoincrement=False, nullable=False),
         sa.Column("devices", sa.BigInteger(), nullable=False),
@@ -249,6 +267,33 @@ def _runs() -> None:
         sa.ForeignKeyConstraint(["run"], ["runs.run"], name=op.f("fk_rounds_run")),
         sa.PrimaryKeyConstraint("run", "round", name=op.f("pk_rounds")),
     )
+    op.create_table(
+        "privacy_debits",
+        sa.Column("ledger", _TEXT, nullable=False),
+        sa.Column("run", _TEXT, nullable=False),
+        sa.Column("round", sa.BigInteger(), nullable=False),
+        sa.Column("counted", _TEXT, nullable=False),
+        sa.Column("rho", sa.Double(), nullable=False),
+        sa.Column("devices", sa.BigInteger(), nullable=False),
+        sa.Column("most", sa.Double(), nullable=False),
+        sa.Column("at", sa.Double(), nullable=False),
+        sa.ForeignKeyConstraint(["run"], ["runs.run"], name=op.f("fk_privacy_debits_run")),
+        sa.PrimaryKeyConstraint("ledger", "run", "round", "counted", name=op.f("pk_privacy_debits")),
+    )
+    op.create_index(op.f("ix_privacy_debits_run"), "privacy_debits", ["run"], unique=False)
+    op.create_table(
+        "privacy_spending",
+        sa.Column("ledger", _TEXT, nullable=False),
+        sa.Column("run", _TEXT, nullable=False),
+        sa.Column("device", _TEXT, nullable=False),
+        sa.Column("rho", sa.Double(), nullable=False),
+        sa.Column("times", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["run"], ["runs.run"], name=op.f("fk_privacy_spending_run")),
+        sa.PrimaryKeyConstraint("ledger", "run", "device", name=op.f("pk_privacy_spending")),
+        sqlite_with_rowid=False,
+    )
+    op.create_index(op.f("ix_privacy_spending_device"), "privacy_spending", ["device"], unique=False)
+    op.create_index(op.f("ix_privacy_spending_run"), "privacy_spending", ["run"], unique=False)
     op.create_table(
         "secure_marks",
         sa.Column("tensors", _TEXT, nullable=False),

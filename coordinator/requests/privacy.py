@@ -1,0 +1,64 @@
+"""The requests about privacy ledgers: create one, allow what two have spent, show them and what a run has cost."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from client_sdk.protocol.names import Route, RunId
+from client_sdk.protocol.privacy import AllowSpending, CreateLedger, LedgerId, LedgerView, RunPrivacy
+from coordinator.access import Operator
+from coordinator.requests.entry import Audited, Direct, Entry, Permission
+from coordinator.runtime.coordinator import Coordinator
+
+
+def create_ledger(to: Coordinator, operator: Operator, message: CreateLedger) -> LedgerView:
+    """Makes a privacy ledger that plans may name, with a budget that stays."""
+    return to.ledgers.create(message, operator.id)
+
+
+def allow_spending(to: Coordinator, operator: Operator, message: AllowSpending, *, ledger: LedgerId) -> LedgerView:
+    """Lets devices that have lost something by another ledger take part in runs of this one. It stands in the ledger
+    and in the audit."""
+    return to.ledgers.allow(ledger, message, operator.id)
+
+
+def ledgers(to: Coordinator, operator: Operator) -> list[LedgerView]:
+    """All privacy ledgers: those with a name, then those of runs that have one of their own."""
+    return to.ledgers.listed()
+
+
+def one_ledger(to: Coordinator, operator: Operator, *, ledger: LedgerId) -> LedgerView:
+    """One privacy ledger: its budget, what has been used of it, in which runs."""
+    return to.ledgers.show(ledger)
+
+
+def run_privacy(to: Coordinator, operator: Operator, *, run: RunId) -> RunPrivacy:
+    """What a run's rounds have cost its devices, round by round, and the ledger that they are debited to."""
+    return to.ledgers.of_run(run)
+
+
+_owner = partial(Entry, permission=Permission.OWNER, group="runs")
+_viewer = partial(Entry, permission=Permission.VIEWER, group="runs")
+
+CREATE_LEDGER = _owner(
+    method="POST",
+    route=Route.LEDGERS,
+    audited=Audited("ledger.create", asks=("ledger", "epsilon", "delta")),
+    shape=Direct(create_ledger),
+    summary="Create a privacy ledger",
+    created=True,
+    location=Route.LEDGER,
+)
+ALLOW_SPENDING = _owner(
+    method="POST",
+    route=Route.ALLOW_SPENDING,
+    audited=Audited("ledger.allow", asks=("spent_in", "because")),
+    shape=Direct(allow_spending),
+    summary="Allow devices that have spent in another ledger",
+)
+LEDGERS = _viewer(method="GET", route=Route.LEDGERS, shape=Direct(ledgers), summary="List privacy ledgers")
+LEDGER = _viewer(method="GET", route=Route.LEDGER, shape=Direct(one_ledger), summary="Show a privacy ledger")
+RUN_PRIVACY = _viewer(
+    method="GET", route=Route.RUN_PRIVACY, shape=Direct(run_privacy), summary="Show what a run has cost"
+)
+ENTRIES = (CREATE_LEDGER, LEDGERS, ALLOW_SPENDING, LEDGER, RUN_PRIVACY)

@@ -1,0 +1,165 @@
+"""Answers the requests about privacy ledgers. ``figures`` is what a report of a run says of its ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+from client_sdk.privacy.accounting import epsilon_of, rho_for
+from client_sdk.protocol.privacy import (
+    Allowance,
+    AllowSpending,
+    CreateLedger,
+    LedgerRun,
+    LedgerView,
+    RunPrivacy,
+    SpentRound,
+)
+from client_sdk.protocol.problems import problem
+from coordinator.engine.plan import Plan
+from coordinator.engine.privacy import Privacy, own_ledger
+from coordinator.runtime.core import Core
+from coordinator.store.port import Conflict, LedgerRow, Reader, RunRow, SpendingRow
+from coordinator.store.rows import AllowanceRow
+
+_NEAR = 0.9
+"""Share of the budget from which on a device is near its limit."""
+
+
+class PrivacyLedgers:
+    """Answers requests about ledgers. ProblemError for one that is refused."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def create(self, request: CreateLedger, by: str) -> LedgerView:
+        row = LedgerRow(
+            ledger=request.ledger,
+            epsilon=request.epsilon,
+            delta=request.delta,
+            created_at=self._core.clock.now(),
+            created_by=by,
+        )
+        try:
+            with self._core.store.transaction() as tx:
+                tx.insert_privacy_ledger(row)
+        except Conflict:
+            raise problem("conflict", f"there is a privacy ledger {request.ledger} already, and budgets stay") from None
+        return self.show(request.ledger)
+
+    def allow(self, ledger: str, request: AllowSpending, by: str) -> LedgerView:
+        other = request.spent_in
+        if ledger == other:
+            raise problem("invalid-request", f"{ledger} is one ledger: its devices need no word for it")
+        row = AllowanceRow(ledger=ledger, other=other, because=request.because, at=self._core.clock.now(), by=by)
+        try:
+            with self._core.store.transaction() as tx:
+                for one in (ledger, other):
+                    _budget(tx, one)
+                tx.insert_privacy_allowance(row)
+        except Conflict:
+            raise problem("conflict", f"devices of {other} may lose more by {ledger} already") from None
+        return self.show(ledger)
+
+    def listed(self) -> list[LedgerView]:
+        """Those with a name, then those of runs that have one of their own, oldest first."""
+        store = self._core.store
+        own = [own_ledger(row.run) for row in store.runs() if row.plan.get("privacy") and not _named(row)]
+        return [self.show(ledger) for ledger in [*(row.ledger for row in store.privacy_ledgers()), *own]]
+
+    def show(self, ledger: str) -> LedgerView:
+        with self._core.store.reading() as reader:
+            return view_of(reader, ledger)
+
+    def of_run(self, run: str) -> RunPrivacy:
+        """What the run's rounds have cost, and its ledger."""
+        plan = self._core.state(run).plan
+        with self._core.store.reading() as reader:
+            found = figures(reader, run, plan)
+        if found is None:
+            raise problem("conflict", f"the plan of run {run} has no [privacy], so nothing is counted")
+        return found
+
+
+def figures(reader: Reader, run: str, plan: Plan) -> RunPrivacy | None:
+    """What the run's rounds have cost its devices, its ledger over all runs, and the owners' words that stand in it.
+    None: the plan is not private."""
+    privacy = plan.privacy
+    if privacy is None:
+        return None
+    return RunPrivacy(
+        ledger=view_of(reader, privacy.ledger_of(run)),
+        epsilon_planned=privacy.spent(plan),
+        rounds_planned=plan.finish.rounds,
+        cost=privacy.cost(plan),
+        rounds=[
+            SpentRound(
+                round=row.round,
+                at=row.at,
+                devices=row.devices,
+                rho=row.rho,
+                most=row.most,
+                epsilon=epsilon_of(row.most, privacy.delta),
+            )
+            for row in reader.privacy_debits(run)
+        ],
+    )
+
+
+def view_of(reader: Reader, ledger: str) -> LedgerView:
+    """A ledger in figures. ProblemError where there is none."""
+    epsilon, delta, most = _budget(reader, ledger)
+    totals, runs = reader.privacy_totals(ledger), dict[str, list[SpendingRow]]()
+    for row in reader.privacy_spending_in(ledger):
+        runs.setdefault(row.run, []).append(row)
+    rho = max(totals.values(), default=0.0)
+    return LedgerView(
+        ledger=ledger,
+        epsilon=epsilon,
+        delta=delta,
+        budget=most,
+        rho=rho,
+        spent=epsilon_of(rho, delta),
+        devices=len(totals),
+        near=sum(_NEAR * most <= total for total in totals.values()),
+        tenths=_tenths(totals.values(), most),
+        runs=[
+            LedgerRun(
+                run=run,
+                devices=len(rows),
+                rounds=max(row.times for row in rows),
+                rho=(largest := max(row.rho for row in rows)),
+                epsilon=epsilon_of(largest, delta),
+            )
+            for run, rows in sorted(runs.items())
+        ],
+        allowed=[
+            Allowance(other=row.other, because=row.because, at=row.at, by=row.by)
+            for row in reader.privacy_allowances(ledger)
+        ],
+    )
+
+
+def _budget(reader: Reader, ledger: str) -> tuple[float, float, float]:
+    """(epsilon, delta, zCDP) of the budget. ProblemError where there is no such ledger."""
+    row = reader.privacy_ledger(ledger)
+    if row is not None:
+        return row.epsilon, row.delta, rho_for(row.epsilon, row.delta)
+    of_run = reader.run(ledger.removeprefix("run:")) if ledger.startswith("run:") else None
+    if of_run is not None and of_run.plan.get("privacy") and not _named(of_run):
+        plan = Plan.parse(of_run.plan)
+        privacy = cast("Privacy", plan.privacy)
+        return privacy.spent(plan), privacy.delta, privacy.rho(plan)
+    raise problem("unknown-ledger", f"there is no privacy ledger {ledger}")
+
+
+def _named(row: RunRow) -> bool:
+    return bool(cast("dict[str, Any]", row.plan["privacy"]).get("ledger"))
+
+
+def _tenths(totals: Iterable[float], most: float) -> list[int]:
+    """How many devices have used up to one tenth of the budget, up to two, and so on; what is above is in the last."""
+    found = [0] * 10
+    for total in totals:
+        found[max(0, min(9, int(10 * total / most - 1e-9)))] += 1
+    return found

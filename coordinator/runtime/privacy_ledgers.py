@@ -1,0 +1,133 @@
+"""Privacy ledgers: who has nothing left to lose, and which plans may use a ledger.
+
+A ledger's budget bounds what its devices lose over all runs that name it. It holds three times: a device without room
+for one more round is not drawn; a round whose list has such a device, drawn for another run at the same moment, fails
+before anything is made of its sum; and a plan that a ledger does not fit is refused.
+
+A device that has lost something by one ledger takes part by no other: two ledgers with a budget each would be twice the
+budget for that device. An owner may allow it for a pair of ledgers; that stands in the ledger and in the audit.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from typing import Any, cast
+
+from client_sdk.privacy.accounting import epsilon_of, rho_for
+from client_sdk.protocol.names import did_you_mean
+from coordinator.engine.effects import Contribution
+from coordinator.engine.event_fields import updates_digest
+from coordinator.engine.plan import Plan
+from coordinator.engine.privacy import Privacy
+from coordinator.engine.state import RunState
+from coordinator.runtime.core import Core
+from coordinator.store.port import LedgerRow, Reader, RunRow
+
+ROUNDING = 1 + 2.0**-40
+"""What adding up floats may add, which is not held against a device. Noise that is computed from a target has as much
+to spare."""
+
+
+def budget(reader: Reader, plan: Plan, privacy: Privacy, run: str) -> float:
+    """The zCDP that the run's ledger allows each device; 0 where somebody has deleted the ledger."""
+    if privacy.ledger is None:
+        return privacy.rho(plan)
+    row = reader.privacy_ledger(privacy.ledger)
+    return 0.0 if row is None else rho_for(row.epsilon, row.delta)
+
+
+def kept_out(reader: Reader, state: RunState, devices: Collection[str]) -> dict[str, str]:
+    """Those of these devices that no round of this run may have, each with the reason in a sentence."""
+    privacy = state.plan.privacy
+    if privacy is None:
+        return {}
+    ledger, most = privacy.ledger_of(state.run), budget(reader, state.plan, privacy, state.run) * ROUNDING
+    allowed = {row.other for row in reader.privacy_allowances(ledger)}
+    spent, found, cost = defaultdict[str, float](float), dict[str, str](), privacy.cost(state.plan)
+    for row in reader.privacy_spending(devices):
+        if row.ledger == ledger:
+            spent[row.device] += row.rho
+        elif row.ledger not in allowed:
+            found[row.device] = (
+                f"it has lost some privacy by the ledger {row.ledger}, and this run counts by {ledger}: give both "
+                "plans one privacy.ledger, or let an owner allow it with 'quorate privacy ledger allow "
+                f"{ledger} --spent-in {row.ledger}'"
+            )
+    if cost > most:
+        return found | dict.fromkeys(devices, f"one round costs more than the ledger {ledger} allows in all")
+    why = f"it has no room for another round in the ledger {ledger}"
+    return found | {device: why for device in devices if spent[device] + cost > most}
+
+
+def reason_against_list(reader: Reader, state: RunState, counted: Iterable[Contribution]) -> str:
+    """Why the round under way may not use its sum, in a sentence; empty: it may. A list that is debited already has had
+    its room."""
+    privacy, items = state.plan.privacy, tuple(counted)
+    if privacy is None:
+        return ""
+    ledger = privacy.ledger_of(state.run)
+    digest = updates_digest((item.device, item.digest, item.weight) for item in items)
+    if reader.privacy_debit(ledger, state.run, state.round_number, digest) is not None:
+        return ""
+    out = kept_out(reader, state, [item.device for item in items])
+    return f"{next(iter(out))} cannot count: {next(iter(out.values()))}" if out else ""
+
+
+def reason_against(reader: Reader, plan: Plan) -> str:
+    """Why a run of this plan may not use the ledger that it names, in a sentence; empty: it may."""
+    privacy = plan.privacy
+    if privacy is None or privacy.ledger is None:
+        return ""
+    ledger = privacy.ledger
+    row = reader.privacy_ledger(ledger)
+    if row is None:
+        near = did_you_mean(ledger, [one.ledger for one in reader.privacy_ledgers()])
+        return (
+            f"there is no privacy ledger {ledger}{near or ':'} 'quorate privacy ledger create {ledger} "
+            f"--epsilon {privacy.epsilon or 8:g} --delta {privacy.delta:g}' makes one"
+        )
+    if row.delta != privacy.delta:
+        return f"the ledger {ledger} counts at delta {row.delta:g}, and the plan at {privacy.delta:g}"
+    named = set(plan.cohort.devices)
+    for other in _runs_of(reader, ledger):
+        cohort = cast("dict[str, Any]", other.plan.get("cohort") or {})
+        if set(cohort.get("devices") or ()) != named:
+            return (
+                f"the ledger {ledger} counts the devices of run {other.run}, and this plan's cohort.devices names "
+                "others: a ledger is of one population"
+            )
+    most = rho_for(row.epsilon, row.delta) * ROUNDING
+    if privacy.cost(plan) > most:
+        costs = epsilon_of(privacy.cost(plan), row.delta)
+        return (
+            f"one round costs epsilon {costs:.3g}, and the ledger {ledger} allows {row.epsilon:.3g} in all: give more "
+            "noise, or take another ledger"
+        )
+    return ""
+
+
+def simulated(core: Core, plan: Plan) -> None:
+    """Makes the ledger that a simulated run names, with the plan's own budget: it protects nobody."""
+    privacy = plan.privacy
+    if privacy is None or privacy.ledger is None or core.store.privacy_ledger(privacy.ledger) is not None:
+        return
+    with core.store.transaction() as tx:
+        tx.insert_privacy_ledger(
+            LedgerRow(
+                ledger=privacy.ledger,
+                epsilon=privacy.spent(plan),
+                delta=privacy.delta,
+                created_at=core.clock.now(),
+                created_by="simulation",
+            )
+        )
+
+
+def _runs_of(reader: Reader, ledger: str) -> list[RunRow]:
+    """The runs whose plans name this ledger, oldest first."""
+    return [row for row in reader.runs() if _privacy_of(row).get("ledger") == ledger]
+
+
+def _privacy_of(row: RunRow) -> dict[str, Any]:
+    return cast("dict[str, Any]", row.plan.get("privacy") or {})

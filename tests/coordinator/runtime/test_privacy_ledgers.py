@@ -1,0 +1,250 @@
+"""Privacy ledgers: each list of a round is debited once, before anything is made of its sum; who has spent rests."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from client_sdk.privacy.accounting import epsilon_of, rho_of
+from coordinator.blobs import MemoryBlobs
+from coordinator.store.memory import MemoryStore
+from coordinator.store.port import LedgerRow, SpendingRow, StoreError
+from coordinator.store.privacy import AllowanceRow
+from coordinator.verify import verify
+from tests.coordinator.runtime.test_private_rounds import create, logged, violations
+from tests.coordinator.world import World
+
+ALL: dict[str, Any] = {"select": 8, "goal": 8, "quorum": 1.0, "most_rounds": 2}
+ONE = rho_of(1.0, 1)
+"""What a round costs here."""
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def ledger(world: World, rounds: float, name: str = "phones", delta: float = 1e-6) -> None:
+    """A ledger whose budget is that of so many rounds."""
+    row = LedgerRow(
+        ledger=name, epsilon=epsilon_of(rho_of(1.0, 1) * rounds, delta), delta=delta, created_at=1.0, created_by="k"
+    )
+    with world.store.transaction() as tx:
+        tx.insert_privacy_ledger(row)
+
+
+def spent(world: World, name: str = "run:marks") -> dict[int, float]:
+    """Device -> rounds that it has paid for."""
+    return {world.index(device): rho / ONE for device, rho in world.store.privacy_totals(name).items()}
+
+
+def play(world: World, run: str, round: int = 1) -> list[int]:
+    """All check in, and all of this run's cohort report."""
+    world.check_in()
+    mine = [number for number in world.cohort() if world.assignment(number).run == run]  # type: ignore[union-attr]
+    for number in mine:
+        world.send(number, world.body(number, round, run=run), round, run=run)
+    return mine
+
+
+def test_each_committed_round_costs_those_that_counted_and_nobody_else(world: World) -> None:
+    create(world, cohort={"most_rounds": 5})
+    first = world.play_round(1)
+    assert spent(world) == dict.fromkeys(first, 1.0)
+    (debit,) = world.store.privacy_debits("marks")
+    assert (debit.round, debit.rho, debit.devices, debit.most) == (1, ONE, 3, ONE)
+    for number in (2, 3, 4):
+        world.play_round(number)
+    assert sum(spent(world).values()) == 12.0
+    figure = world.store.privacy_figure("run:marks")
+    assert figure.rho == max(spent(world).values()) * ONE == world.store.privacy_debits("marks")[-1].most
+    assert violations(world) == []
+
+
+@pytest.mark.parametrize("how", ["before", "after"])
+@pytest.mark.parametrize("kind", ["Seeded", "Committed"])
+def test_a_commit_that_dies_at_any_step_costs_once(kind: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    world = World(store=store)
+    create(world)
+    world.check_in()
+    cohort = world.cohort()[:3]
+    with store.transaction() as tx:
+        append = type(tx).append
+
+    def failing(tx: Any, run: str, events: Any) -> Any:
+        names = {name for _, name, _ in events}
+        if kind in names and how == "before":
+            raise StoreError("the disk reported an error")
+        found = append(tx, run, events)
+        if kind in names and how == "after":
+            raise RuntimeError("killed")
+        return found
+
+    monkeypatch.setattr(type(tx), "append", failing)
+    with suppress(StoreError, RuntimeError):
+        world.report(*cohort)
+    monkeypatch.undo()
+    durable = {row.kind for row in store.events("marks", 0)}
+    assert bool(store.privacy_debits("marks")) == ("Seeded" in durable)
+    assert "Committed" not in durable
+    world.boot()
+    world.settle()
+    assert spent(world) == dict.fromkeys(cohort, 1.0)
+    assert violations(world) == []
+
+
+def test_two_replicas_that_commit_one_round_debit_it_once() -> None:
+    store, blobs = MemoryStore(), MemoryBlobs()
+    world = World(store=store, blobs=blobs)
+    create(world)
+    other = world.replica()
+    counted = world.play_round(1)
+    other.tick()
+    while (task := other.core.take_task()) is not None:
+        other.perform(task)
+    assert spent(world) == dict.fromkeys(counted, 1.0)
+
+
+def test_an_update_that_is_lost_before_the_seed_costs_nobody(world: World) -> None:
+    create(world)
+    world.check_in()
+    first, second, third = world.cohort()[:3]
+    world.report(first, second)
+    (digest,) = [row.body["digest"] for row in world.store.events("marks", 0) if row.kind == "Reported"][:1]
+    world.coordinator = world.boot()
+    world.blobs.delete(str(digest))
+    world.report(third)
+    assert logged(world, "UpdateLost")
+    assert not logged(world, "Seeded")
+    assert spent(world) == {}
+
+
+def test_two_runs_of_one_ledger_share_its_budget(world: World) -> None:
+    """The third round of a device that has counted in one round of each run is not opened, whatever its own run's
+    plan would allow."""
+    ledger(world, 2)
+    sections = {"cohort": {**ALL, "most_rounds": 5}, "privacy": {"ledger": "phones"}}
+    create(world, **sections)
+    assert len(play(world, "marks")) == 8
+    world.coordinator.operators.stop("marks")
+    world.settle()
+    create(world, **sections)
+    assert len(play(world, "marks-2")) == 8
+    assert spent(world, "phones") == dict.fromkeys(range(8), 2.0)
+    world.check_in()
+    world.pass_time(11)
+    assert world.cohort() == []
+    stalled = world.coordinator.operators.run("marks-2").stalled
+    assert "it has no room for another round in the ledger phones" in stalled
+    assert violations(world) == []
+
+
+def test_a_device_that_has_lost_something_by_one_ledger_takes_part_by_another_on_an_owners_word_alone(
+    world: World,
+) -> None:
+    create(world, cohort=ALL)
+    play(world, "marks")
+    world.coordinator.operators.stop("marks")
+    world.settle()
+    create(world, cohort=ALL)
+    world.check_in()
+    world.pass_time(11)
+    assert world.cohort() == []
+    stalled = world.coordinator.operators.run("marks-2").stalled
+    assert "it has lost some privacy by the ledger run:marks, and this run counts by run:marks-2" in stalled
+    with world.store.transaction() as tx:
+        tx.insert_privacy_allowance(
+            AllowanceRow(ledger="run:marks-2", other="run:marks", because="a test", at=1.0, by="k")
+        )
+    world.check_in()
+    world.pass_time(11)
+    assert len(world.cohort()) == 8
+
+
+def test_a_round_whose_device_has_spent_the_rest_elsewhere_meanwhile_gives_no_model(world: World) -> None:
+    """A device may be drawn while another run's round that it counts in is not debited yet."""
+    ledger(world, 1)
+    create(world, cohort=ALL, privacy={"ledger": "phones"})
+    world.check_in()
+    cohort = world.cohort()
+    rival = SpendingRow(ledger="phones", run="marks", device=world.rows[cohort[0]].device, rho=ONE, times=1)
+    with world.store.transaction() as tx:
+        tx.put_rows("marks", {SpendingRow: {("phones", "marks", rival.device): rival}})
+    world.report(*cohort)
+    assert world.store.checkpoints("marks")[1:] == []
+    row = world.store.round("marks", 1)
+    assert row is not None
+    assert row.status == "abandoned"
+    assert "it has no room for another round in the ledger phones" in row.reason
+    assert not logged(world, "Seeded")
+    assert spent(world, "phones") == {cohort[0]: 1.0}
+
+
+def test_a_plan_that_its_ledger_does_not_fit_is_refused_before_there_is_a_run(world: World) -> None:
+    with world.refuses("invalid-plan", "there is no privacy ledger phones: 'quorate privacy ledger create phones"):
+        create(world, privacy={"ledger": "phones"})
+    ledger(world, 2)
+    with world.refuses("invalid-plan", "no privacy ledger fones; did you mean phones"):
+        create(world, privacy={"ledger": "fones"})
+    with world.refuses("invalid-plan", "the ledger phones counts at delta 1e-06, and the plan at 1e-05"):
+        create(world, privacy={"ledger": "phones", "delta": 1e-5})
+    with world.refuses("invalid-plan", "one round costs epsilon 37.4, and the ledger phones allows 7.77"):
+        create(world, privacy={"ledger": "phones", "noise": 0.2})
+    create(world, privacy={"ledger": "phones"})
+    with world.refuses("invalid-plan", "a ledger is of one population"):
+        create(world, privacy={"ledger": "phones"}, cohort={"devices": [row.device for row in world.rows[:4]]})
+
+
+def test_a_folder_that_was_set_back_debits_the_list_that_ends_its_round(world: World) -> None:
+    """What the lost rows told is known to nobody here: the restored ledger holds what the restored log tells."""
+    create(world)
+    world.check_in()
+    cohort = world.cohort()
+    store, blobs = _copied(world)
+    world.report(*cohort[:3])
+    assert spent(world) == dict.fromkeys(cohort[:3], 1.0)
+    world.store, world.blobs = store, blobs
+    world.boot()
+    world.report(*cohort[1:4])
+    assert spent(world) == dict.fromkeys(cohort[1:4], 1.0)
+    assert violations(world) == []
+
+
+def _copied(world: World) -> tuple[MemoryStore, MemoryBlobs]:
+    assert isinstance(world.store, MemoryStore)
+    assert isinstance(world.blobs, MemoryBlobs)
+    store = MemoryStore()
+    for row, table in world.store._committed.tables.items():
+        for key, one in table.all.rows.items():
+            store._committed.tables[row].put(key, one)
+    blobs = MemoryBlobs()
+    for digest in world.blobs.digests():
+        with world.blobs.open(digest) as file, blobs.spool() as spool:
+            spool.write(file.read())
+            spool.commit(digest)
+    return store, blobs
+
+
+def test_verify_names_a_ledger_that_holds_less_than_was_told(world: World) -> None:
+    create(world)
+    counted = world.play_round(1)
+    device = world.rows[counted[0]].device
+    (debit,) = world.store.privacy_debits("marks")
+    (row,) = world.store.privacy_spending([device])
+    table = world.store._committed.tables  # type: ignore[attr-defined]
+    key = ("run:marks", "marks", device)
+
+    table[SpendingRow].put(key, replace(row, rho=row.rho / 2))
+    found = [str(one) for one in verify(world.store, world.blobs) if one.invariant == "ledger"]
+    assert any(f"{device} has counted in 1 rounds, which is zCDP 0.5, and the ledger has 0.25" in one for one in found)
+    table[SpendingRow].put(key, row)
+    assert violations(world) == []
+
+    table[type(debit)].drop(("run:marks", "marks", 1, debit.counted))
+    found = [str(one) for one in verify(world.store, world.blobs) if one.invariant == "ledger"]
+    assert any("its sum is in the model, and not in the privacy ledger run:marks" in one for one in found)
+    assert any("what its devices have lost is not the sum of its rounds" in one for one in found)
