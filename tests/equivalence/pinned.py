@@ -166,6 +166,10 @@ _PRIVACY = {
     "rho": 0.25,
     "epsilon": 3.5,
     "epsilon_planned": 6.25,
+    "ledger": "run:digits",
+    "ledger_spent": 2.5,
+    "ledger_budget": 6.25,
+    "rounds_left": 2,
     "delta": 1e-06,
     "noise": 2.0,
 }
