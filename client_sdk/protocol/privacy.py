@@ -96,6 +96,13 @@ class SpentRound(Message):
     """The same at the plan's delta."""
 
 
+class ExpectedRound(Message):
+    """What the device that has lost most will have lost in a round to come, if it goes on as so far."""
+
+    round: int
+    epsilon: float
+
+
 class RunPrivacy(Message):
     """What a run's rounds have cost, and the ledger that they are debited to."""
 
@@ -107,3 +114,9 @@ class RunPrivacy(Message):
     cost: float
     """What one round costs a device that counts, as zCDP."""
     rounds: list[SpentRound]
+    expected: list[ExpectedRound]
+    """Rounds to come, some of them where they are many, up to the run's last one. Empty before the first round has cost
+    anything, and after the last."""
+    no_room_from: int | None
+    """The round from which on that device has no room in the ledger, if it goes on as so far; None: it has room up to
+    the last round."""

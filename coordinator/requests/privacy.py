@@ -33,8 +33,13 @@ def one_ledger(to: Coordinator, operator: Operator, *, ledger: LedgerId) -> Ledg
 
 
 def run_privacy(to: Coordinator, operator: Operator, *, run: RunId) -> RunPrivacy:
-    """What a run's rounds have cost its devices, round by round, and the ledger that they are debited to."""
-    return to.ledgers.of_run(run)
+    """What a run's rounds have cost its devices, round by round, and the ledger that they are debited to. Who does not
+    see everything sees the ledger's runs that are in scope, and no owners' words."""
+    found = to.ledgers.of_run(run)
+    if operator.sees_everything:
+        return found
+    mine = [one for one in found.ledger.runs if operator.sees(one.run)]
+    return found.changed(ledger=found.ledger.changed(runs=mine, allowed=[]))
 
 
 _owner = partial(Entry, permission=Permission.OWNER, group="runs")

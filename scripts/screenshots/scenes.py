@@ -133,7 +133,6 @@ def others(seen: Windows, url: str, plain: str, secure: str) -> None:
         device = operator.devices(limit=1)[0].device
     seen.take("secure-live", f"#/runs/{secure}", "Exchanges of round")
     seen.take("checkpoints", f"#/runs/{plain}/checkpoints", "New run from here")
-    seen.take("privacy", f"#/runs/{plain}/privacy")
     seen.take("compare", "#/compare", "Where they stand")
     seen.take("start", f"#/start/{plain}/1", "What it will cost")
     seen.take("device", f"#/fleet/{device}", "Its rounds by hour")

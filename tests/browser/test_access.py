@@ -19,7 +19,7 @@ SCREENS = {
     "run": "#/runs/seen",
     "standstill": "#/runs/empty",
     "secure": "#/runs/seen/secure",
-    "privacy": "#/runs/seen/privacy",
+    "privacy": "#/runs/private/privacy",
     "checkpoints": "#/runs/seen/checkpoints",
     "start": "#/start",
     "start-from": "#/start/seen/1",
@@ -48,6 +48,16 @@ def run(server: Server) -> str:
         "score": {"examples": 10, "metrics": {"loss": 1}},
     }
     server.http.post(Route.METRICS.format(run=name), json=report).raise_for_status()
+    private = server.create_run(
+        "private",
+        cohort={"most_rounds": 2},
+        aggregation={"weighting": "equal"},
+        privacy={"clip": 1.0, "noise": 2.0, "delta": 1e-6},
+        finish={"rounds": 3},
+    )
+    device = server.device(private)
+    work = device.wait_for_work()
+    device.put(work, device.body(work)).raise_for_status()
     return name
 
 

@@ -10,6 +10,7 @@ from client_sdk.protocol.privacy import (
     Allowance,
     AllowSpending,
     CreateLedger,
+    ExpectedRound,
     LedgerRun,
     LedgerView,
     RunPrivacy,
@@ -19,9 +20,12 @@ from client_sdk.protocol.problems import problem
 from coordinator.engine.plan import Plan
 from coordinator.engine.privacy import Privacy, own_ledger
 from coordinator.runtime.core import Core
+from coordinator.runtime.privacy_ledgers import ROUNDING
 from coordinator.store.port import Conflict, LedgerRow, Reader, RunRow, SpendingRow
 from coordinator.store.rows import AllowanceRow
 
+_POINTS = 40
+"""The most points of a forecast, about."""
 _NEAR = 0.9
 """Share of the budget from which on a device is near its limit."""
 
@@ -87,8 +91,15 @@ def figures(reader: Reader, run: str, plan: Plan) -> RunPrivacy | None:
     privacy = plan.privacy
     if privacy is None:
         return None
+    view, debits = view_of(reader, privacy.ledger_of(run)), reader.privacy_debits(run)
+    last, most = (debits[-1].round, debits[-1].most) if debits else (0, 0.0)
+    step = most / last if last else 0.0
+    left = view.budget * ROUNDING - view.rho - privacy.cost(plan)
+    room = last if not step or left < 0 else last + 1 + int(left / step)
+    limit = max(most, privacy.rho(plan))
+    more = range(last + 1, plan.finish.rounds + 1) if step else range(0)
     return RunPrivacy(
-        ledger=view_of(reader, privacy.ledger_of(run)),
+        ledger=view,
         epsilon_planned=privacy.spent(plan),
         rounds_planned=plan.finish.rounds,
         cost=privacy.cost(plan),
@@ -101,8 +112,13 @@ def figures(reader: Reader, run: str, plan: Plan) -> RunPrivacy | None:
                 most=row.most,
                 epsilon=epsilon_of(row.most, privacy.delta),
             )
-            for row in reader.privacy_debits(run)
+            for row in debits
         ],
+        expected=[
+            ExpectedRound(round=number, epsilon=epsilon_of(min(most + step * (number - last), limit), privacy.delta))
+            for number in sorted({*more[:: max(1, len(more) // _POINTS)], *more[-1:]})
+        ],
+        no_room_from=room + 1 if room + 1 in more else None,
     )
 
 

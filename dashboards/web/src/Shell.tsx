@@ -71,7 +71,7 @@ function Navigation({ route }: { route: Route }) {
             </a>
             {at === run.run && (route.screen === "run" || route.screen === "round") && (
               <ul>
-                {SECTIONS.map(([section, title]) => (
+                {SECTIONS.filter(([section]) => section !== "privacy" || run.privacy).map(([section, title]) => (
                   <Item key={section} href={runPath(run.run, section)} here={route.screen === "run" && route.section === section}>
                     {title}
                   </Item>

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from client_sdk.privacy.accounting import epsilon_of, rho_of
+from coordinator.access import Grant, Operator
 from coordinator.blobs import MemoryBlobs
+from coordinator.requests.privacy import run_privacy
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import LedgerRow, SpendingRow, StoreError
 from coordinator.store.privacy import AllowanceRow
@@ -182,6 +184,46 @@ def test_a_round_whose_device_has_spent_the_rest_elsewhere_meanwhile_gives_no_mo
     assert "it has no room for another round in the ledger phones" in row.reason
     assert not logged(world, "Seeded")
     assert spent(world, "phones") == {cohort[0]: 1.0}
+
+
+def test_figures_say_what_is_spent_what_is_left_and_where_it_leads(world: World) -> None:
+    ledger(world, 4)
+    create(world, cohort={**ALL, "most_rounds": 5}, privacy={"ledger": "phones"}, finish={"rounds": 9})
+    ledgers = world.coordinator.ledgers
+    before = ledgers.of_run("marks")
+    assert (before.rounds, before.expected, before.no_room_from, before.ledger.spent) == ([], [], None, 0.0)
+    for number in (1, 2):
+        play(world, "marks", number)
+    found = ledgers.of_run("marks")
+    assert [(one.round, one.devices, one.most) for one in found.rounds] == [(1, 8, ONE), (2, 8, 2 * ONE)]
+    assert found.rounds[1].epsilon == found.ledger.spent == epsilon_of(2 * ONE, 1e-6)
+    assert (found.ledger.devices, found.ledger.near, found.ledger.tenths[4]) == (8, 0, 8)
+    assert [one.round for one in found.expected] == [3, 4, 5, 6, 7, 8, 9]
+    assert found.expected[1].epsilon == epsilon_of(4 * ONE, 1e-6)
+    assert found.expected[-1].epsilon == found.epsilon_planned, "no device counts in more than five rounds"
+    assert found.no_room_from == 5
+    assert [(one.run, one.rounds, one.rho) for one in found.ledger.runs] == [("marks", 2, 2 * ONE)]
+    view = world.coordinator.operators.run("marks").privacy
+    assert view is not None
+    assert (view.ledger, view.rounds_left, view.ledger_spent) == ("phones", 2, found.ledger.spent)
+
+
+def test_who_does_not_see_everything_sees_the_runs_in_scope_alone(world: World) -> None:
+    ledger(world, 4)
+    sections = {"cohort": {**ALL, "most_rounds": 5}, "privacy": {"ledger": "phones"}}
+    create(world, **sections)
+    play(world, "marks")
+    world.coordinator.operators.stop("marks")
+    world.settle()
+    create(world, **sections)
+    play(world, "marks-2")
+    with world.refuses("unknown-ledger", "there is no privacy ledger run:marks"):
+        world.coordinator.ledgers.show("run:marks")
+    found = run_privacy(world.coordinator, Operator("k", (Grant.parse("viewer marks-2"),)), run="marks-2")
+    assert [one.run for one in found.ledger.runs] == ["marks-2"]
+    assert found.ledger.spent == epsilon_of(2 * ONE, 1e-6), "the figure is that of all runs"
+    whole = run_privacy(world.coordinator, Operator("k", (Grant.parse("viewer"),)), run="marks-2")
+    assert [one.run for one in whole.ledger.runs] == ["marks", "marks-2"]
 
 
 def test_a_plan_that_its_ledger_does_not_fit_is_refused_before_there_is_a_run(world: World) -> None:

@@ -25,6 +25,7 @@ export type LaneBucket = Schemas["LaneBucket"];
 export type RunParticipation = Schemas["RunParticipation"];
 export type DeviceParticipation = Schemas["DeviceParticipation"];
 export type PlanView = Schemas["PlanView"];
+export type RunPrivacy = Schemas["RunPrivacy"];
 export type CostLine = Schemas["CostLine"];
 export type DeviceDetail = Schemas["DeviceDetail"];
 export type LanesView = Schemas["LanesView"];

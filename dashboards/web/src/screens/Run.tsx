@@ -29,7 +29,7 @@ export default function Run({ id, section }: { id: string; section: RunSection }
     <>
       <Heading run={run} />
       {section === "live" && (run.flower ? <FlowerRun run={run} flower={run.flower} /> : <LiveRun run={run} />)}
-      {section !== "live" && section !== "privacy" && run.flower ? <NotOfFlower run={run} /> : <Section run={run} section={section} />}
+      {section !== "live" && run.flower ? <NotOfFlower run={run} /> : <Section run={run} section={section} />}
     </>
   );
 }
@@ -38,7 +38,7 @@ function Section({ run, section }: { run: RunView; section: RunSection }) {
   return (
     <>
       {section === "secure" && <Secure run={run} />}
-      {section === "privacy" && <Privacy />}
+      {section === "privacy" && <Privacy run={run} />}
       {section === "datacenter" && <Datacenter run={run} />}
       {section === "checkpoints" && <Checkpoints run={run} />}
     </>
