@@ -21,7 +21,7 @@ from client_sdk.privacy.noise import BLOCK, DiscreteGaussian
 from client_sdk.secagg.agreement import KeyStream
 from client_sdk.tensors.exact_sum import ExactSum
 from coordinator.engine.plan import Plan
-from coordinator.folding.noise import RoundSeed, noised_mean
+from coordinator.folding.noise import Noise, RoundSeed
 
 MILLION = 1_000_000
 AIM_S = 1.0
@@ -75,7 +75,7 @@ def measure(quick: bool) -> Iterator[Row]:
 
     def private() -> None:
         if plan.privacy is not None:
-            noised_mean(total, plan, plan.privacy, seed, "p").read(0, MILLION)
+            Noise(plan, plan.privacy).mean(total, seed, "p")[0].read(0, MILLION)
 
     means = interleaved(private, total.mean, pairs)
     yield Row(name="private_mean_1m_vs_plain", value=means.ratio.median, unit="ratio", ratio=means.ratio.median)

@@ -51,6 +51,8 @@ class Debit(Message):
     """Its zCDP. None: nothing bounds what it tells."""
     most_rounds: int | None
     """In how many rounds of the run one device counts at most, by its plan."""
+    apart: int = 1
+    """How many rounds are committed from one of these to the next, at least, by its plan."""
 
 
 def debit_for(coordinator: str, assignment: Assignment, answer: str) -> Debit:
@@ -65,6 +67,7 @@ def debit_for(coordinator: str, assignment: Assignment, answer: str) -> Debit:
         answer=answer,
         rho=cost_of(terms, secure=assignment.secure is not None),
         most_rounds=None if terms is None else terms.most_rounds,
+        apart=1 if terms is None else terms.apart,
     )
 
 
@@ -149,9 +152,14 @@ class DataLedger(Message):
             said = f"This device's data has been in {rounds} rounds of this run; its plan allows {most_rounds}."
             return Declined(said, NEVER)
         newest = max((one.last.version for one in run if one.last.round != debit.round), default=None)
-        if apart is not None and newest is not None and debit.version < newest + apart:
+        if newest is None:
+            return None
+        if apart is not None and debit.version < newest + apart:
             said = f"This device's owner wants {apart} committed rounds between two in which it takes part."
             return Declined(said, newest + apart)
+        if newest < debit.version < newest + debit.apart:  # of a round from the same version nothing was committed
+            said = f"The run's plan wants {debit.apart} committed rounds between two in which this device takes part."
+            return Declined(said, newest + debit.apart)
         return None
 
     def shown(self, delta: float, most_epsilon: float | None) -> dict[str, Any]:

@@ -21,8 +21,9 @@ _ABOVE = 1 + 2.0**-40
 """What is searched for is given a little on the safe side."""
 
 
-def rho_of(noise: float, participations: int) -> float:
-    """The rho of a device that takes part so often, under a noise multiplier above 0."""
+def rho_of(noise: float, participations: float) -> float:
+    """The rho of a device that takes part so often, under a noise multiplier above 0. Of correlated noise it is the
+    squared sensitivity in place of a number of participations, here and in ``noise_for``."""
     return participations / (2 * noise * noise)
 
 
@@ -64,7 +65,7 @@ def rho_for(epsilon: float, delta: float) -> float:
     return math.exp(low)
 
 
-def noise_for(epsilon: float, delta: float, participations: int) -> float:
+def noise_for(epsilon: float, delta: float, participations: float) -> float:
     """The least noise multiplier with which a device that takes part so often stays within ``epsilon`` at ``delta``."""
     return math.sqrt(participations / (2 * rho_for(epsilon, delta))) * _ABOVE
 

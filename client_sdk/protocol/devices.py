@@ -221,9 +221,12 @@ class PrivacyTerms(Message):
 
     noise: float = Field(gt=0, allow_inf_nan=False)
     """The noise multiplier: the deviation of the noise in a round's sum, over the most that one update counts. In plain
-    rounds the coordinator adds it, after it has seen the updates: how much is its word."""
+    rounds the coordinator adds it, after it has seen the updates: how much is its word. Where noise is correlated over
+    rounds, this is the independent noise of which a round costs as much."""
     most_rounds: int = Field(ge=1)
     """In how many rounds of the run one device counts at most."""
+    apart: int = Field(default=1, ge=1)
+    """How many rounds are committed, at least, from one in which it counts to the next: 1 is in each."""
 
 
 class PrivacyBounds(Message):

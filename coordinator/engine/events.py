@@ -8,9 +8,10 @@ which the log holds it, whatever the class is called.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, get_args
+from operator import not_
+from typing import Annotated, Any, ClassVar, get_args
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from client_sdk.tensors.manifest import StatisticRole
 from coordinator.engine.event_fields import NO_EVIDENCE, UNTREATED, Evidence, OfAttempt, OfDevice, Treated
@@ -235,6 +236,8 @@ class Committed:
     """Of the bytes that it was made of."""
     rounding: float = 0.0
     """Of a secure round: about how much of the mean is rounding; 0 below 0.3."""
+    noise: Annotated[str, Field(exclude_if=not_)] = ""
+    """SHA-256 of the key of its noise, where later rounds need it: a message of the run, until the run ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,6 +115,9 @@ class Cohort(Section):
     most_rounds: int | None = Field(default=None, ge=1, le=10_000_000, exclude_if=lambda most: most is None)
     """In how many committed rounds of the run one device's update may count; then it is drawn no more. None: in any
     number. ``most_rounds = 10``"""
+    apart: int | None = Field(default=None, ge=1, le=10_000_000, exclude_if=lambda apart: apart is None)
+    """After a committed round in which a device's update counts, it is drawn for none of the next rounds up to this
+    many committed ones later: with 1 it may count in successive rounds. None: the same. ``apart = 5``"""
     min_examples: int = Field(default=1, ge=1)
     """Devices with fewer examples are not eligible. Above 1, the coordinator knows the devices' sizes in secure rounds
     too, and devices whose data goes in clear for no learner, as after their first secure round, are not eligible: they

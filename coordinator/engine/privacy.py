@@ -3,8 +3,9 @@
 The unit is a device, and adjacency is zero-out (Kairouz et al. 2021, arXiv:1912.04977): a device's updates are replaced
 by zeros, and its places in rounds stay. Each update is scaled to an L2 norm of at most ``clip`` as it enters the exact
 sum, in the sum's own integers; the sum of a round gets discrete Gaussian noise of deviation ``noise`` times ``clip``,
-and is divided by ``cohort.goal``, however many reported. So one round is 1 / 2 noise^2-zCDP for each device that is in
-it, and a run is so often as that for a device that counts in ``cohort.most_rounds`` of its rounds.
+and is divided by ``cohort.goal``, however many reported. A device that counts in some of the rounds has lost
+weight / 2 noise^2 of zCDP for each: the weight is 1 where the noise of rounds is independent, and else what
+``client_sdk.privacy.correlated`` gives for ``cohort.most_rounds`` and ``cohort.apart``.
 """
 
 from __future__ import annotations
@@ -12,11 +13,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
 from client_sdk.privacy.accounting import epsilon_of, noise_for, rho_of
+from client_sdk.privacy.correlated import (
+    MOST_PLACES,
+    ROUNDING,
+    Buffers,
+    Independent,
+    Pattern,
+    Strategy,
+    Tree,
+    buffers_for,
+    cost_of_a_step,
+)
 from client_sdk.protocol.devices import PrivacyTerms
 from client_sdk.protocol.names import NAME_PATTERN
 from client_sdk.tensors.exact_sum import FRACTION_BITS, RANGE, TOTAL_LIMIT
@@ -43,6 +55,13 @@ class Privacy(Section):
 
     A plan gives ``noise``, or the ``epsilon`` that it computes ``noise`` from. See docs/privacy.md."""
 
+    mechanism: Literal["gaussian", "tree", "blt"] = Field(
+        default="gaussian", exclude_if=lambda name: name == "gaussian"
+    )
+    """*gaussian*: the noise of each round is independent. *tree* and *blt* (DP-FTRL): it is correlated over rounds, so
+    that models have less of it where each device counts in few rounds that are far apart: see ``cohort.apart``. *tree*
+    (Kairouz et al. 2021, arXiv:2103.00039) is simpler, *blt* (McMahan, Xu, Zhang 2024, arXiv:2408.08868) has the least
+    noise. ``mechanism = "blt"``"""
     clip: float = Field(gt=0, le=RANGE, allow_inf_nan=False)
     """The most that one update counts, as an L2 norm: a longer one is scaled down. ``clip = 0.5``"""
     noise: float | None = Field(default=None, gt=0, le=10_000, allow_inf_nan=False)
@@ -64,28 +83,54 @@ class Privacy(Section):
             raise ValueError("it needs noise, or an epsilon to compute it from")
         return self
 
+    @property
+    def correlated(self) -> bool:
+        """Whether the noise of a round is made of that of rounds before too."""
+        return self.mechanism in ("tree", "blt")
+
     def participations(self, plan: Plan) -> int:
         """In how many rounds of the run one device counts at most."""
-        return min(plan.cohort.most_rounds or plan.finish.rounds, plan.finish.rounds)
+        return self.pattern(plan).most()
+
+    def pattern(self, plan: Plan) -> Pattern:
+        """In which committed rounds a device may count."""
+        steps = plan.finish.rounds
+        return Pattern(steps, plan.cohort.apart or 1, plan.cohort.most_rounds or steps)
+
+    def strategy(self, plan: Plan) -> Strategy:
+        """How the noise of rounds is correlated."""
+        if not self.correlated:
+            return Independent()
+        return Tree() if self.mechanism == "tree" else buffers_for(self.pattern(plan))
 
     def multiplier(self, plan: Plan) -> float:
         """``noise``, also where the plan says ``epsilon`` instead."""
-        if self.noise is not None:
-            return self.noise
-        return noise_for(self.epsilon or 0.0, self.delta, self.participations(plan))
+        return self._noise_for(plan) if self.noise is None else self.noise
+
+    def _noise_for(self, plan: Plan) -> float:
+        """The least noise with which a device stays within ``epsilon``."""
+        return noise_for(self.epsilon or 0.0, self.delta, self._weight(plan) * self.participations(plan))
+
+    def _weight(self, plan: Plan) -> float:
+        """By how many rounds of independent noise one round counts."""
+        return cost_of_a_step(self.strategy(plan), self.pattern(plan))
 
     def terms(self, plan: Plan) -> PrivacyTerms:
         """What devices are told."""
-        return PrivacyTerms(noise=self.multiplier(plan), most_rounds=self.participations(plan))
+        return PrivacyTerms(
+            noise=self.multiplier(plan) / math.sqrt(self._weight(plan)),
+            most_rounds=self.participations(plan),
+            apart=plan.cohort.apart or 1,
+        )
 
     def deviation(self, plan: Plan) -> int:
-        """Of the noise in a round's sum, in the sum's units, rounded up."""
-        exact: Fraction = Fraction(self.multiplier(plan)) * Fraction(self.clip) * (1 << FRACTION_BITS)
-        return math.ceil(exact)
+        """Of the independent noise in a round's sum, in the sum's units, rounded up."""
+        clip = Fraction(self.clip) * (1 << FRACTION_BITS) + (ROUNDING if self.mechanism == "blt" else 0)
+        return math.ceil(Fraction(self.multiplier(plan)) * clip)
 
     def cost(self, plan: Plan) -> float:
         """The zCDP that one round costs each device that counts in it."""
-        return rho_of(self.multiplier(plan), 1)
+        return rho_of(self.multiplier(plan), self._weight(plan))
 
     def ledger_of(self, run: str) -> str:
         """The name of the run's ledger. That of a run's own is no name that a plan can give."""
@@ -93,7 +138,7 @@ class Privacy(Section):
 
     def rho(self, plan: Plan) -> float:
         """The zCDP of a device that takes part as often as the plan allows."""
-        return rho_of(self.multiplier(plan), self.participations(plan))
+        return rho_of(self.multiplier(plan), self._weight(plan) * self.participations(plan))
 
     def spent(self, plan: Plan) -> float:
         """The epsilon at ``delta`` of such a device."""
@@ -106,8 +151,15 @@ class Privacy(Section):
             f"epsilon {self.spent(plan):.4g} at delta {self.delta:g} (zCDP {self.rho(plan):.4g}) for a device that "
             f"counts in all of its {times} rounds; nothing is gained by chance in who takes part"
         )
+        strategy, steps = self.strategy(plan), plan.finish.rounds
         spread = noise / plan.cohort.goal
         how = f"noise {noise:.4g} x clip in a sum is {spread:.3g} x clip in each value of its mean"
+        if self.correlated:
+            last, alone = strategy.spread(steps)[-1], noise_for(self.spent(plan), self.delta, times) * math.sqrt(steps)
+            yield (
+                f"the sum of all {steps} rounds has noise of {noise * last:.4g} x clip; independent noise of the same "
+                f"epsilon would be {alone:.4g} x clip"
+            )
         if values is None:
             yield how
             return
@@ -122,7 +174,7 @@ class Privacy(Section):
                 "a run takes"
             )
         elif self.noise is not None and self.epsilon is not None and self.spent(plan) > self.epsilon:
-            takes = noise_for(self.epsilon, self.delta, self.participations(plan))
+            takes = self._noise_for(plan)
             yield (
                 f"privacy.noise = {self.noise:g} gives epsilon {self.spent(plan):.3g} at delta {self.delta:g} for a "
                 f"device that counts in {self.participations(plan)} rounds, more than privacy.epsilon = "
@@ -154,10 +206,31 @@ class Privacy(Section):
                 f'privacy with cohort.choose = "{cohort.choose}" and min_examples = {cohort.min_examples}: who is '
                 "drawn would depend on devices' data"
             )
-        if self.noise is not None or cohort.most_rounds is not None:
-            most = cohort.goal * math.ceil(self.clip * 2**FRACTION_BITS) + _DEVIATIONS * self.deviation(plan)
-            if most > TOTAL_LIMIT:
-                yield (
-                    f"privacy.clip ({self.clip:g}), its noise and cohort.goal ({cohort.goal}) give sums beyond 2^31: "
-                    "lower clip"
-                )
+        if cohort.most_rounds is not None:
+            yield from self._against_size(plan)
+
+    def _against_size(self, plan: Plan) -> Iterator[str]:
+        """Whether sums and noise fit into their numbers."""
+        strategy, steps, deviation = self.strategy(plan), plan.finish.rounds, self.deviation(plan)
+        noise = _DEVIATIONS * deviation * strategy.largest(steps)
+        if plan.cohort.goal * math.ceil(self.clip * 2**FRACTION_BITS) + noise > TOTAL_LIMIT:
+            yield (
+                f"privacy.clip ({self.clip:g}), its noise and cohort.goal ({plan.cohort.goal}) give sums beyond 2^31: "
+                "lower clip"
+            )
+        elif isinstance(strategy, Buffers) and not strategy.is_exact(
+            steps, _DEVIATIONS * deviation * float(strategy.spread(steps).max())
+        ):
+            yield (
+                f"privacy.clip ({self.clip:g}), its noise and finish.rounds ({steps}) give sums that the buffers of "
+                '"blt" cannot hold exactly: lower clip'
+            )
+
+    def against_model(self, plan: Plan, values: int) -> str | None:
+        """Why a model with so many values is too large for the mechanism; None: it is not."""
+        if self.mechanism != "blt" or plan.finish.rounds * values <= MOST_PLACES:
+            return None
+        return (
+            f'privacy.mechanism = "blt" takes {MOST_PLACES:,} values times rounds at most, and these are '
+            f'{values:,} times {plan.finish.rounds:,}: take "tree"'
+        )

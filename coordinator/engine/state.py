@@ -259,6 +259,8 @@ class RunState:
     participation: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Device -> (committed rounds for which it was selected and neither withdrew nor had its update refused, those in
     which it counted), where the plan weighs by 1/p or bounds the latter; empty in others."""
+    counted_at: Annotated[Mapping[str, int], Field(exclude_if=not_)] = field(default_factory=dict)
+    """Device -> the last version that has its update, where the plan has ``cohort.apart``."""
     made_by: tuple[int, ...] = ()
     """Of a run with buffered rounds: the rounds that made its last versions, as many as a report may be stale, and one
     more. Of one with secure rounds: the round that made its model."""
@@ -309,6 +311,11 @@ class RunState:
         """Whether its update has counted in as many rounds as the plan allows."""
         most = self.plan.cohort.most_rounds
         return most is not None and self.participation.get(device, (0, 0))[1] >= most
+
+    def rests(self, device: str) -> bool:
+        """Whether the plan's ``cohort.apart`` keeps it from the next committed round."""
+        apart, last = self.plan.cohort.apart, self.counted_at.get(device)
+        return apart is not None and last is not None and self.version + 1 - last < apart
 
     @property
     def marked_on(self) -> str:

@@ -51,9 +51,8 @@ from coordinator.engine.effects import Contribution
 from coordinator.engine.event_fields import NO_EVIDENCE, Evidence, updates_digest
 from coordinator.engine.named_tensors import MOST_SMALL, NamedTensors, Small
 from coordinator.engine.plan import Plan, algorithm
-from coordinator.engine.privacy import Privacy
 from coordinator.folding.named_tensors import HashedReads, StoredBlocks, carried
-from coordinator.folding.noise import RoundSeed, noised_mean
+from coordinator.folding.noise import Noise, RoundSeed
 from coordinator.folding.validation import Bounds, Measures, measure
 
 Vector = NDArray[np.float32]
@@ -183,6 +182,9 @@ class LostUpdate(CannotAggregate):
         self.item = item
 
 
+Key = bytes
+
+
 class NewCheckpoint(NamedTuple):
     """What a commit has written: durable, and without a reference yet."""
 
@@ -201,6 +203,8 @@ class NewCheckpoint(NamedTuple):
     """Of the bytes that it was made of."""
     rounding: float = 0.0
     """Under masks: about how much of the mean is rounding; 0 below 0.3."""
+    noise_key: Key = b""
+    """The secret key of its noise, where later rounds need it: to be stored with the commit."""
 
 
 @contextmanager
@@ -259,6 +263,7 @@ class Aggregator:
         self.max_update_bytes = codecs.longest_body(codec, self.layout.whole)
         """The longest body of an update in bytes."""
         self._sums = sums(blobs, plan, self.layout)
+        self._noise = None if plan.privacy is None else Noise(plan, plan.privacy)
 
     def remember(self, digest: str, measures: Measures) -> None:
         """Caches the measures of a validated update, so that folding does not measure it again."""
@@ -295,11 +300,14 @@ class Aggregator:
         """
         with self._lock, _final_errors(), _lost_updates(items):
             updates = updates_digest((item.device, item.digest, item.weight) for item in items)
-            if self._plan.privacy is None or seed is None:
-                sources: Sources = self._updates(round, items)
-            else:
-                sources = self._private(self._plan.privacy, round, parent, items, seed)
-            return self._write(round, parent, named_tensors, small, settings, sources, updates)
+            if self._noise is None or seed is None:
+                return self._write(round, parent, named_tensors, small, settings, self._updates(round, items), updates)
+            total = self._sums.total(round, items)  # an update that is lost is noticed before the round costs anything
+            mean, key = self._noise.mean(total, seed(), parent)
+            elements = self.layout.parameters.elements
+            sources = Sources(lambda: mean, self.layout.whole, elements, self._plan.cohort.goal)
+            made = self._write(round, parent, named_tensors, small, settings, sources, updates)
+            return made._replace(noise_key=key)
 
     def apply(
         self,
@@ -339,19 +347,6 @@ class Aggregator:
 
         weights = np.ones(len(groups), np.int64)
         return Updates(read, weights, lambda: mean, self.layout.whole, self.layout.parameters.elements)
-
-    def _private(
-        self,
-        privacy: Privacy,
-        round: int,
-        parent: str,
-        items: tuple[Contribution, ...],
-        seed: Callable[[], RoundSeed],
-    ) -> Sources:
-        """The sum with noise, and nothing else of the updates."""
-        total = self._sums.total(round, items)  # an update that is lost is noticed before the round costs anything
-        mean = noised_mean(total, self._plan, privacy, seed(), parent)
-        return Sources(lambda: mean, self.layout.whole, self.layout.parameters.elements, self._plan.cohort.goal)
 
     def _updates(self, round: int, items: tuple[Contribution, ...]) -> Updates:
         rows = sorted(items, key=lambda item: item.device)

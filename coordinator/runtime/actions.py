@@ -246,7 +246,13 @@ class Actions:
         seed = self._core.store.messages(run, [digest]).get(digest)
         if seed is None:
             raise CannotAggregate(f"the seed of the noise of round {action.round} is not stored")
-        return RoundSeed(run, action.round, seed)
+        privacy = log.state.plan.privacy
+        if privacy is None or not privacy.correlated:
+            return RoundSeed(run, action.round, seed)
+        before = self._core.store.noise_keys(run)
+        if len(before) != log.state.version:
+            raise CannotAggregate(f"of the noise of {log.state.version} rounds before, {len(before)} keys are stored")
+        return RoundSeed(run, action.round, seed, before)
 
     def _commit(self, run: str, action: fx.Commit) -> None:
         def made() -> NewCheckpoint:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from hashlib import sha256
 from itertools import pairwise
 
 from coordinator.blobs import Gone
@@ -25,7 +26,16 @@ from coordinator.folding.aggregator import CannotAggregate, LostUpdate, NewCheck
 from coordinator.runtime.core import Core
 from coordinator.runtime.marks import tensors_of
 from coordinator.runtime.run_log import RunLog
-from coordinator.store.port import CheckpointRow, FenceLost, Reader, RoundRow, Transaction
+from coordinator.store.port import (
+    RUN_ROUND,
+    STEP_BYTES,
+    CheckpointRow,
+    FenceLost,
+    MessageRow,
+    Reader,
+    RoundRow,
+    Transaction,
+)
 
 
 def ask_again(log: RunLog, round: int, error: LostUpdate, *, fence: int | None = None) -> bool:
@@ -81,6 +91,7 @@ class Commits:
                 failed = partial(ev.CommitFailed, round=action.round, reason=str(error))
                 log.submit(lambda tx, state, at: failed(at=at) if action in pending(state) else None, fence=fence)
             else:
+                key = noise_key_row(run, log.state.version + 1, made.noise_key)
                 committed = partial(
                     ev.Committed,
                     round=action.round,
@@ -93,13 +104,18 @@ class Commits:
                     raised=made.raised,
                     evidence=made.evidence,
                     rounding=made.rounding,
+                    noise="" if key is None else key.digest,
                 )
+
+                def record(tx: Transaction, state: RunState, at: float) -> ev.Committed | None:
+                    if action not in pending(state):
+                        return None
+                    if key is not None:
+                        tx.insert_messages([key])
+                    return committed(at=at)
+
                 try:
-                    return bool(
-                        log.submit(
-                            lambda tx, state, at: committed(at=at) if action in pending(state) else None, fence=fence
-                        )
-                    )
+                    return bool(log.submit(record, fence=fence))
                 except FenceLost:
                     return False  # another replica commits, to the same bits
             return True
@@ -142,6 +158,14 @@ class Commits:
             yield
         finally:
             self._under_way.discard(run)
+
+
+def noise_key_row(run: str, step: int, key: bytes) -> MessageRow | None:
+    """What is stored of the key of a step's noise; None: there is none."""
+    if not key:
+        return None
+    content = step.to_bytes(STEP_BYTES, "big") + key
+    return MessageRow(run=run, digest=sha256(content).hexdigest(), round=RUN_ROUND, content=content)
 
 
 def replaced_by(store: Reader, run: str, row: RoundRow | None) -> set[str]:

@@ -187,7 +187,8 @@ class Fleet:
             wanted = least[row.offer]
             if wanted is None or (named and row.device not in named):
                 continue
-            if row.examples >= wanted and row.device not in without and not state.has_done_all(row.device):
+            done = state.has_done_all(row.device) or state.rests(row.device)
+            if row.examples >= wanted and row.device not in without and not done:
                 chosen.append((row.device, row.examples))
         return sorted(chosen)
 
@@ -309,10 +310,12 @@ def _why_unspendable(state: RunState, device: str) -> str | None:
 
 
 def _done(state: RunState, device: str) -> str | None:
-    """Returns that the device has taken part as often as the plan allows; None: it may again."""
-    most = state.plan.cohort.most_rounds
+    """Returns that the device has taken part as often as the plan allows, or so lately; None: it may again."""
+    cohort = state.plan.cohort
+    if state.has_done_all(device):
+        return f"it has counted in {cohort.most_rounds} rounds, all that cohort.most_rounds allows"
     return (
-        f"it has counted in {most} rounds, all that cohort.most_rounds allows" if state.has_done_all(device) else None
+        f"it rests: its rounds are cohort.apart = {cohort.apart} committed ones apart" if state.rests(device) else None
     )
 
 

@@ -160,6 +160,8 @@ def checked_initial(core: Core, plan: Plan, request: CreateRun | CheckPlan, sees
             f"{shown(name)} is a statistic, which neither clip nor noise of [privacy] covers: leave it out of "
             "task.averaged, or use a model that keeps none, as with GroupNorm in place of BatchNorm",
         )
+    if plan.privacy is not None and (large := plan.privacy.against_model(plan, layout.parameters.elements)):
+        raise _refused_field("privacy", "mechanism", large)
     if plan.secure is not None and not layout.parameters.elements:
         raise _refused_field(
             "task", "averaged", "these tensors hold no values of parameters, and a secure round sums at least one"

@@ -20,7 +20,7 @@ from coordinator.runtime import records
 from coordinator.runtime.clock import Clock
 from coordinator.runtime.group_commit import GroupCommit
 from coordinator.runtime.tracing import Traces
-from coordinator.store.port import FenceLost, RunRow, Store, Transaction
+from coordinator.store.port import RUN_ROUND, FenceLost, RunRow, Store, Transaction
 from coordinator.store.rows import MessageRow
 
 _Place = tuple[int, str]
@@ -199,6 +199,8 @@ class RunLog:
                 tx.insert_messages(messages)
             for number in discarded:
                 tx.drop_messages(self.run, number)
+            if state.over and not before.over:
+                tx.drop_messages(self.run, RUN_ROUND)
             links: list[str] = []
             if logged:
                 seq, links = tx.append(self.run, logged)

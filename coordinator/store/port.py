@@ -87,6 +87,9 @@ __all__ = [
     "WorkerRow",
 ]
 
+RUN_ROUND = 0
+"""The round of messages that are the run's, until it ends."""
+STEP_BYTES = 4
 TERMINAL = ("committed", "abandoned")
 """The statuses of a round that has ended. The store refuses to change them."""
 
@@ -421,6 +424,12 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
     def message_rounds(self, run: str) -> dict[str, int]:
         """The digest of every message of the run that is stored -> its round."""
         return {row[0]: row[1] for row in self._values(MessageRow, "digest round", {"run": run})}
+
+    def noise_keys(self, run: str) -> list[bytes]:
+        """The keys of the noise of the run's committed rounds, in order of their steps: messages of ``RUN_ROUND``, each
+        of which begins with its step."""
+        found = self._all(MessageRow, {"run": run, "round": RUN_ROUND})
+        return [content[STEP_BYTES:] for content in sorted(row.content for row in found)]
 
 
 def _still_open(old: Any, new: Any) -> Any:

@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from client_sdk.privacy.accounting import rho_of
 from coordinator.engine.event_fields import updates_digest
 from coordinator.engine.plan import Plan
 from coordinator.store.port import ContributionRow, Reader
@@ -40,7 +39,7 @@ def against_ledger(
     """``counted``: committed round -> the updates in its sum."""
     if plan.privacy is None:
         return
-    ledger, cost = plan.privacy.ledger or f"run:{run}", rho_of(plan.privacy.multiplier(plan), 1)
+    ledger, cost = plan.privacy.ledger or f"run:{run}", plan.privacy.cost(plan)
     times: Counter[str] = Counter()
     latest = max(counted, default=0)
     if plan.privacy.ledger is not None and reader.privacy_ledger(ledger) is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +17,8 @@ from coordinator.folding.noise import RoundSeed
 from coordinator.folding.refold import differences
 from coordinator.runtime.extensions import FindExtensions
 from coordinator.store.port import (
+    RUN_ROUND,
+    STEP_BYTES,
     CheckpointRow,
     ContributionRow,
     DeviceRow,
@@ -85,6 +88,8 @@ class RunChecks:
         """Version -> the small state that goes with it, as the log has it."""
         self._seeds: dict[int, bytes | None] = {}
         """Private round -> the seed of its noise; None: it is not stored."""
+        self._noise_keys: list[bytes] | None = None
+        """Of all committed rounds, where noise is correlated over them and the run goes on."""
         self._over: dict[int, LoggedSecure] = {}
         """Secure rounds whose messages are deleted, as the log says."""
 
@@ -132,6 +137,7 @@ class RunChecks:
         self._seeds = {number: stored_seeds.get(digest) for number, digest in seeds.items()}
         messages = reader.message_rounds(row.run)
         last_forgotten = forgotten_rounds(replay)
+        yield from self._against_noise(reader, replay, log, messages)
         for number, digest in seeds.items():
             if messages.get(digest) == number and number > last_forgotten:
                 del messages[digest]
@@ -167,6 +173,19 @@ class RunChecks:
         devices = devices_of(reader, replay)
         yield from against_fleet(reader, replay, devices)
         self._wanted = list(wanted_blobs(row, replay, self._line, devices))
+
+    def _against_noise(
+        self, reader: Reader, replay: Replay, log: Mapping[int, LoggedRound], messages: dict[str, int]
+    ) -> Iterator[RunViolation]:
+        """Findings for the keys of noise that later rounds need, which are taken out of ``messages``."""
+        named = {item.commit["noise"]: number for number, item in log.items() if item.commit.get("noise")}
+        if replay.state.over:
+            return
+        stored = reader.messages(self.row.run, list(named))
+        for digest, number in named.items():
+            if messages.pop(digest, None) != RUN_ROUND or sha256(stored[digest]).hexdigest() != digest:
+                yield RunViolation("noise", number, "the key of its noise, which later rounds need, is not stored")
+        self._noise_keys = [stored[digest][STEP_BYTES:] for digest in named if digest in stored]
 
     def files(self, blobs: HashedBlobs, newest: Reader, extensions: FindExtensions) -> Iterator[RunViolation]:
         """``newest``: reads of what is committed now."""
@@ -209,6 +228,9 @@ class RunChecks:
         if plan.privacy is not None and seed is None:
             yield "the seed of its noise is not stored, and its updates are: its sum cannot be repeated"
             return
+        before = (self._noise_keys or [])[: parent.version]
+        if plan.privacy is not None and plan.privacy.correlated and len(before) < parent.version:
+            return  # the run is over, and said in the notes; or they were named where the rows are read
         yield from differences(
             blobs.blobs,
             plan,
@@ -222,7 +244,7 @@ class RunChecks:
                 committed.digest, committed.bytes, committed.named_tensors, self._small[committed.version]
             ),
             settings=plan.settings_at(parent.version),
-            seed=None if seed is None else RoundSeed(self.row.run, number, seed),
+            seed=None if seed is None else RoundSeed(self.row.run, number, seed, before),
         )
 
     def _contribution(self, round: int, item: ContributionRow) -> Contribution:
@@ -242,6 +264,9 @@ class RunChecks:
         if last:
             over = f"the plan's retention of updates is over up to round {last}"
             yield f"run {self.row.run}: {over}: those sums are not repeated"
+        privacy = None if self.plan is None else self.plan.privacy
+        if self._noise_keys is None and privacy is not None and privacy.correlated:
+            yield f"run {self.row.run}: it has ended, and with it the keys of its noise: sums are not repeated"
 
     def _log(
         self,

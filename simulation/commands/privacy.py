@@ -41,6 +41,10 @@ def plan(
     epsilon: Annotated[float | None, typer.Option(help="The target (privacy.epsilon).")] = None,
     goal: Annotated[int, typer.Option(min=1, help="By how many devices a sum is divided (cohort.goal).")] = 256,
     values: Annotated[int | None, typer.Option(min=1, help="Values of the model.")] = None,
+    of: Annotated[
+        int | None, typer.Option("--of", min=1, help="How many rounds the run has: compares the mechanisms.")
+    ] = None,
+    apart: Annotated[int, typer.Option(min=1, help="How far a device's rounds are apart (cohort.apart).")] = 1,
     as_json: Json = False,
 ) -> None:
     from client_sdk.privacy.accounting import epsilon_of, noise_for, rho_of
@@ -56,6 +60,7 @@ def plan(
     except ValueError as error:
         fail(f"{error}.")
     spread = used / goal
+    compared = {} if of is None else _mechanisms(of, apart, rounds, used)
     if as_json:
         say_json(
             {
@@ -68,6 +73,7 @@ def plan(
                 "deviation_of_mean": spread,
                 "norm_of_mean": None if values is None else spread * math.sqrt(values),
                 "noise_for": {f"{target:g}": needed for target, needed in table.items()},
+                "mechanisms": {name: {"noise": needed, "in_sum": total} for name, (needed, total) in compared.items()},
             }
         )
         return
@@ -81,6 +87,22 @@ def plan(
     for target, needed in table.items():
         cohort = math.ceil(goal * needed / used)
         say(f"    epsilon {target:<4g} noise {needed:.4g}, or as small an error in the mean with {cohort:,} devices")
+    if compared:
+        say(f"  the same epsilon in a run of {of:,} rounds, those of a device {apart:,} or more apart, takes")
+    for name, (needed, total) in compared.items():
+        say(f"    {name:<9} noise {needed:.4g}; in the sum of all rounds there is {total:.4g} x clip of it")
+
+
+def _mechanisms(steps: int, apart: int, times: int, independent: float) -> dict[str, tuple[float, float]]:
+    """Mechanism -> (its noise multiplier, and the noise in the sum of all rounds, over the clip) for the epsilon that
+    independent noise has with this multiplier."""
+    from client_sdk.privacy.correlated import Independent, Pattern, Strategy, Tree, buffers_for, cost_of_a_step
+
+    pattern = Pattern(steps, apart, times)
+    found: dict[str, Strategy] = {"gaussian": Independent(), "tree": Tree(), "blt": buffers_for(pattern)}
+    scale = independent / math.sqrt(times)
+    needed = {name: scale * math.sqrt(cost_of_a_step(one, pattern) * times) for name, one in found.items()}
+    return {name: (needed[name], needed[name] * float(one.spread(steps)[-1])) for name, one in found.items()}
 
 
 @app.command(

@@ -113,6 +113,9 @@ def _rows_of(reader: Reader, run: str) -> Layer:
         raise StoreError(f"There is no run {run!r} to copy.")
     of_run = [about for about in TABLES.values() if "run" in about.names and about.row is not MessageRow]
     rows = {about.row: _by_key(reader.of_run(about.row, run)) for about in of_run}
+    plan = rows[RunRow][run,].plan
+    if "privacy" in plan and "secure" not in plan:  # the seeds and keys of its noise
+        rows[MessageRow] = _by_key(reader.of_run(MessageRow, run))
     named = {row.device for about in of_run if "device" in about.names for row in rows[about.row].values()}
     named.update(device for row in rows[RoundRow].values() for device in row.body.get("cohort", ()))
     leased = {event.body["worker"] for event in rows[EventRow].values() if event.kind == Leased.kind}

@@ -74,6 +74,11 @@ def audit(plan: Plan, *, canaries: int = 400, seed: int = 0, confidence: float =
     """Audits the noise and the clip of a plan with ``[privacy]``. ValueError for a plan without, or bad numbers."""
     if plan.privacy is None:
         raise ValueError("the plan has no section [privacy]")
+    if plan.privacy.mechanism != "gaussian":
+        raise ValueError(
+            f'the audit takes independent noise, and privacy.mechanism is "{plan.privacy.mechanism}": audit the same '
+            'clip and noise with "gaussian"'
+        )
     if not 16 <= canaries <= 2000 or not 0.5 < confidence < 1:
         raise ValueError("an audit takes 16 to 2,000 canaries, and a confidence above 0.5 and below 1")
     noise, delta = plan.privacy.multiplier(plan), plan.privacy.delta

@@ -28,6 +28,7 @@ ENVIRONMENT = {
 
 ALONE = (
     "privacy plan --noise 4 --rounds 10 --delta 1e-6 --goal 256 --values 50890",
+    "privacy plan --epsilon 8 --rounds 6 --apart 300 --of 2000 --delta 1e-6 --goal 6500",
     "secagg parameters --n 300 --drop 44 --corrupt 0.1 --sigma 80",
     "secagg parameters --n 300 --drop 44 --corrupt 0.1 --sigma 80 --json",
 )

@@ -50,7 +50,7 @@ def no_clip(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_stream_for_all_rounds(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RoundSeed, "key", lambda self, parent, total: bytes(32))
+    patch.setattr(RoundSeed, "key", lambda self, parent, total, mechanism: bytes(32))
 
 
 def noise_in_the_first_block_alone(patch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,19 @@ def test_it_has_the_bits_of_any_engine_and_noise_of_its_seed(tmp_path: Path) -> 
     assert {body["examples"] for body in reports} == {1}
 
 
+@pytest.mark.parametrize("mechanism", ["tree", "blt"])
+def test_correlated_noise_has_the_bits_of_any_engine_and_of_any_number_of_calls(tmp_path: Path, mechanism: str) -> None:
+    correlated = private(4, 2, privacy={**PRIVATE["privacy"], "mechanism": mechanism})
+    correlated["cohort"]["apart"] = 2
+    found = digests(play(plan=correlated))
+    assert digests(play(plan=correlated, engine="processes", workers=2)) == found
+    for rounds in (1, 2):
+        play(plan=correlated, folder=tmp_path, rounds=rounds)
+    with opened(tmp_path) as store:
+        assert list(verify(store, FileBlobs(tmp_path / BLOBS_FOLDER))) == []
+    assert digests(play(plan=correlated, folder=tmp_path)) == found
+
+
 def test_the_noise_is_as_large_as_the_plan_says() -> None:
     steps = []
     for seed in range(30):

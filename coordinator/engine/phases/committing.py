@@ -106,6 +106,14 @@ def _participation(state: RunState) -> Mapping[str, tuple[int, int]]:
     return found
 
 
+def _counted_at(state: RunState) -> Mapping[str, int]:
+    """``counted_at`` of the state once the round under way is committed."""
+    if state.plan.cohort.apart is None:
+        return state.counted_at
+    counted = [device for device, member in state.current.members.items() if member.status == "reported"]
+    return {**state.counted_at, **dict.fromkeys(counted, state.version + 1)}
+
+
 def _made_by(state: RunState) -> tuple[int, ...]:
     """``made_by`` of the state once the round under way is committed."""
     if state.plan.secure is not None:
@@ -168,6 +176,7 @@ def advance(
         checkpoint=digest,
         tensors=tensors,
         participation=_participation(state),
+        counted_at=_counted_at(state),
         made_by=_made_by(state),
         fallback=replace(state.fallback, abandoned_in_a_row=0, fleet_first=False, tried=False),
         abandoned=0,

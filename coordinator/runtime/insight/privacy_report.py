@@ -19,7 +19,7 @@ import coordinator
 from client_sdk.credentials.canonical import PRIVACY_REPORT
 from client_sdk.extensions import installed_version
 from client_sdk.identity import verify
-from client_sdk.privacy.accounting import epsilon_of, rho_of
+from client_sdk.privacy.accounting import epsilon_of
 from client_sdk.protocol.privacy_report import ClipSince, PrivacyReport, PrivateRound, SignedReport
 from client_sdk.protocol.problems import problem
 from coordinator.engine.privacy import Privacy
@@ -28,6 +28,11 @@ from coordinator.runtime.core import Core
 from coordinator.runtime.views import round_view
 from coordinator.store.port import CheckpointRow, ContributionRow, Reader, RefusalRow, RunRow
 
+_MECHANISMS = {
+    "gaussian": "discrete Gaussian noise in the exact sum of each round",
+    "tree": "discrete Gaussian noise in the exact sums of the nodes of a binary tree over rounds (DP-FTRL)",
+    "blt": "discrete Gaussian noise in the exact sums, correlated over rounds by a buffered Toeplitz matrix (DP-FTRL)",
+}
 _TRUSTED = (
     "The coordinator, and whoever reads its disk before updates are deleted: they see updates and sums without noise.",
     "The coordinator's operating system, from which the noise has its seeds, and AES-256, which draws it from them.",
@@ -84,8 +89,7 @@ def _report(
     line = reader.checkpoints(row.run)
     times = _times_of_devices(reader.of_run(ContributionRow, row.run), line)
     counted = Counter(len(rounds) for rounds in times.values())
-    noise = privacy.multiplier(plan)
-    rho = rho_of(noise, max(counted, default=0))
+    rho = privacy.cost(plan) * max(counted, default=0)
     return PrivacyReport(
         run=row.run,
         name=state.name,
@@ -95,9 +99,9 @@ def _report(
         log=f"{row.run}:{seq}:{reader.events(row.run, seq - 1, 1)[0].link}",
         unit="device",
         adjacency="zero-out",
-        mechanism="discrete Gaussian noise in the exact sum of each round",
+        mechanism=_MECHANISMS[privacy.mechanism],
         clips=(ClipSince(round=1, clip=privacy.clip),),
-        noise=noise,
+        noise=privacy.multiplier(plan),
         delta=privacy.delta,
         epsilon=epsilon_of(rho, privacy.delta),
         rho=rho,

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from client_sdk.cli import app
-from client_sdk.privacy.accounting import epsilon_of
+from client_sdk.privacy.accounting import epsilon_of, rho_of
 from coordinator.engine.plan import Plan
 from coordinator.engine.plan_file import PlanError
 
@@ -49,9 +49,42 @@ def test_a_run_of_fewer_rounds_than_a_device_may_count_in_costs_those() -> None:
     assert short.privacy.spent(short) == epsilon_of(2 / (2 * 4.0**2), 1e-6)
 
 
+@pytest.mark.parametrize("mechanism", ["tree", "blt"])
+def test_correlated_noise_of_a_target_reaches_it(mechanism: str) -> None:
+    rounds = {"cohort": {"most_rounds": 4, "apart": 20}, "finish": {"rounds": 100}}
+    wanted = plan(**rounds, privacy={"mechanism": mechanism, "noise": None, "epsilon": 4.0})
+    alone = plan(**rounds, privacy={"noise": None, "epsilon": 4.0})
+    assert wanted.privacy is not None
+    assert alone.privacy is not None
+    assert 3.999 < wanted.privacy.spent(wanted) <= 4.0
+    assert wanted.privacy.cost(wanted) * 4 == pytest.approx(wanted.privacy.rho(wanted))
+    assert wanted.privacy.terms(wanted).apart == 20
+    assert rho_of(wanted.privacy.terms(wanted).noise, 1) == pytest.approx(wanted.privacy.cost(wanted))
+    pattern, strategy = wanted.privacy.pattern(wanted), wanted.privacy.strategy(wanted)
+    least = strategy.squared_sensitivity(pattern) / (2 * wanted.privacy.multiplier(wanted) ** 2)
+    assert wanted.privacy.rho(wanted) >= least, "never below what the worst rounds cost"
+    total = wanted.privacy.multiplier(wanted) * strategy.spread(100)[-1]
+    assert total < 0.8 * alone.privacy.multiplier(alone) * 10
+    told = " ".join(wanted.privacy.said(wanted, None))
+    assert f"the sum of all 100 rounds has noise of {total:.4g} x clip; independent noise of the same epsilon" in told
+    assert "the sum of all" not in " ".join(alone.privacy.said(alone, None))
+
+
+def test_a_model_that_is_too_large_for_exact_buffers_is_refused() -> None:
+    given = plan(privacy={"mechanism": "blt"}, finish={"rounds": 1000})
+    assert given.privacy is not None
+    assert given.privacy.against_model(given, 10**6) is None
+    assert "274,877,906,944 values times rounds at most" in str(given.privacy.against_model(given, 10**9))
+
+
 @pytest.mark.parametrize(
     ("sections", "sentence"),
     [
+        ({"privacy": {"mechanism": "ftrl"}}, "privacy.mechanism"),
+        (
+            {"privacy": {"mechanism": "blt", "clip": 60.0, "noise": 30.0}, "finish": {"rounds": 10_000}},
+            'the buffers of "blt" cannot hold exactly',
+        ),
         ({"cohort": {"most_rounds": None}}, "privacy needs cohort.most_rounds"),
         ({"privacy": {"noise": None}}, "it needs noise, or an epsilon to compute it from"),
         ({"privacy": {"epsilon": 1.0}}, "privacy.noise = 4 gives epsilon 4.01 at delta 1e-06 .* set noise = 14.33"),
@@ -83,10 +116,13 @@ def test_what_it_does_not_go_with_is_refused_in_a_sentence(sections: dict[str, A
 
 def test_the_page_shows_what_the_command_prints() -> None:
     page = (ROOT / "docs" / "privacy.md").read_text("utf-8")
-    command, _, shown = page[page.index("$ quorate privacy plan") :].partition("\n")
-    found = CliRunner().invoke(app, command.removeprefix("$ quorate ").split())
-    assert found.exit_code == 0
-    assert shown.startswith(found.stdout + "```")
+    parts = page.split("$ quorate privacy plan ")[1:]
+    assert len(parts) == 2
+    for part in parts:
+        options, _, shown = part.partition("\n")
+        found = CliRunner().invoke(app, ["privacy", "plan", *options.split()])
+        assert found.exit_code == 0
+        assert shown.startswith(found.stdout + "```")
 
 
 @pytest.mark.parametrize(

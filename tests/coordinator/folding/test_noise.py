@@ -16,7 +16,7 @@ from hypothesis.extra.numpy import arrays
 from client_sdk.tensors import Layout, Manifest, TensorError
 from client_sdk.tensors.exact_sum import ExactSum
 from coordinator.engine.plan import Plan
-from coordinator.folding.noise import RoundSeed, noised_mean
+from coordinator.folding.noise import Noise, RoundSeed
 from coordinator.folding.validation import Bounds, measure_blocks
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-65536, max_value=65536)
@@ -87,7 +87,7 @@ SEED = RoundSeed("r", 3, bytes(range(32)))
 def noise_of(total: ExactSum, seed: RoundSeed = SEED, parent: str = "ab" * 32, goal: int = 4) -> list[int]:
     private = plan(noise=5.0, goal=goal)
     assert private.privacy is not None
-    mean = noised_mean(total, private, private.privacy, seed, parent).read(0, total.dimension)
+    mean = Noise(private, private.privacy).mean(total, seed, parent)[0].read(0, total.dimension)
     return [round(float(value) * goal * 2**32) for value in (mean - total.whole_totals() / (goal * 2**32))]
 
 
@@ -117,7 +117,7 @@ def test_the_sum_is_over_the_goal_whoever_reported() -> None:
     total = some_sum()
     quiet = plan(noise=1e-9, goal=10)
     assert quiet.privacy is not None
-    assert noised_mean(total, quiet, quiet.privacy, SEED, "ab" * 32).read(0, 1)[0] == pytest.approx(0.025, rel=1e-6)
+    assert Noise(quiet, quiet.privacy).mean(total, SEED, "ab" * 32)[0].read(0, 1)[0] == pytest.approx(0.025, rel=1e-6)
 
 
 def test_a_seed_is_not_shown() -> None:

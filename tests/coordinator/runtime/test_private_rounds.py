@@ -16,7 +16,7 @@ from client_sdk.protocol.insight import CheckPlan
 from client_sdk.tensors.exact_sum import ExactSum
 from coordinator.blobs import MemoryBlobs
 from coordinator.commands.tables import print_run
-from coordinator.folding.noise import RoundSeed, noised_mean
+from coordinator.folding.noise import Noise, RoundSeed
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import Json, MessageRow, StoreError
 from coordinator.verify import verify
@@ -58,7 +58,7 @@ def expected(world: World, round: int, counted: list[int], seed: bytes) -> Any:
         vector[number] = min(2.0**round, 1.0 - 2.0**-20)
         total.add((np.trunc(vector * 2.0**32) / 2.0**32).astype(np.float32), 1)
     parent = world.store.checkpoints("marks")[round - 1].digest
-    step = noised_mean(total, plan, plan.privacy, RoundSeed("marks", round, seed), parent)
+    step = Noise(plan, plan.privacy).mean(total, RoundSeed("marks", round, seed), parent)[0]
     return step.read(0, world.size)
 
 
