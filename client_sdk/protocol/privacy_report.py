@@ -35,6 +35,26 @@ class PrivateRound(Message):
     """SHA-256 of the model that it made."""
 
 
+class ReportedLedger(Message):
+    """The ledger that the run is debited to."""
+
+    name: str
+    budget: float
+    """The epsilon, at the run's delta, that a device may lose over all runs of the ledger."""
+    spent: float
+    """That of the device that has lost most."""
+    devices: int
+    """How many have lost something."""
+    near: int
+    """How many of them have used nine tenths of the budget, or more."""
+    runs: int
+    """How many runs they have lost it in."""
+    words: int
+    """How often an owner has allowed devices that have lost something by another ledger to lose more by this one."""
+    said: tuple[str, ...]
+    """What these owners gave as their reasons. Empty for a reader who does not see all runs."""
+
+
 class PrivacyReport(Message):
     """What a run's models tell of one device, whom one has to trust for it, and what it does not cover."""
 
@@ -67,6 +87,7 @@ class PrivacyReport(Message):
     least_apart: int | None
     """The fewest committed rounds from one in which a device counted to the next in which it did; 1: in two successive
     ones. None: no device has counted twice."""
+    ledger: ReportedLedger
     trusted: tuple[str, ...]
     not_covered: tuple[str, ...]
     rounds: tuple[PrivateRound, ...]

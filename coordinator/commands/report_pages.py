@@ -21,7 +21,7 @@ _COMMENT = re.compile(r"<!-- quorate privacy report ([A-Za-z0-9+/=]+) -->\s*\Z")
 _SIMULATED = "A simulation played this run. Its noise follows from a seed that is no secret: it protects nobody."
 _CHECKED = (
     "The log of the run holds these figures: 'quorate verify DATABASE --head LOG' tells whether it ends or goes "
-    "on as it did here. The digests are SHA-256."
+    "on as it did here. Digests are SHA-256; the rounds' models are named by their beginnings."
 )
 _TEMPLATE = """<!doctype html>
 <html lang="en">
@@ -107,6 +107,17 @@ def _sections(signed: SignedReport) -> Iterator[tuple[str, list[_Block]]]:
         ("separation", _apart(of)),
     )
     yield "What is claimed", [*([_SIMULATED] if of.simulated else []), claim, _Table(("", ""), claims)]
+    ledger = of.ledger
+    budgets = (
+        ("ledger", ledger.name),
+        ("budget of a device", f"epsilon {ledger.budget:.4g} at delta {of.delta:g}, over all runs of the ledger"),
+        ("lost most", f"epsilon {ledger.spent:.4g}"),
+        ("devices that have lost something", ledger.devices),
+        ("of these near their limit", f"{ledger.near} have used nine tenths of it, or more"),
+        ("runs", ledger.runs),
+        ("owners' words", f"{ledger.words} for devices that have lost something by another ledger"),
+    )
+    yield "Budget over runs", [_Table(("", ""), budgets), *([ledger.said] if ledger.said else [])]
     devices = sum(of.rounds_of_a_device.values())
     taken = _Table(("rounds", "devices"), tuple(of.rounds_of_a_device.items()))
     yield "Who took part", [f"{devices} devices have counted.", taken]

@@ -60,7 +60,7 @@ def participation(
 def privacy_report(to: Coordinator, operator: Operator, *, run: RunId) -> SignedReport:
     """What the models of a private run tell of one device, whom one has to trust for it, and what it does not cover,
     signed by the coordinator's key. Names no device."""
-    return to.insight.privacy_reports.of_run(run)
+    return to.insight.privacy_reports.of_run(run, everything=operator.sees_everything)
 
 
 def leases(to: Coordinator, operator: Operator, *, run: RunId, round: RoundNumber) -> LeasesView:

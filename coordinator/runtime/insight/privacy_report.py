@@ -20,11 +20,12 @@ from client_sdk.credentials.canonical import PRIVACY_REPORT
 from client_sdk.extensions import installed_version
 from client_sdk.identity import verify
 from client_sdk.privacy.accounting import epsilon_of
-from client_sdk.protocol.privacy_report import ClipSince, PrivacyReport, PrivateRound, SignedReport
+from client_sdk.protocol.privacy_report import ClipSince, PrivacyReport, PrivateRound, ReportedLedger, SignedReport
 from client_sdk.protocol.problems import problem
 from coordinator.engine.privacy import Privacy
 from coordinator.engine.state import RunState
 from coordinator.runtime.core import Core
+from coordinator.runtime.insight.ledgers import view_of
 from coordinator.runtime.views import round_view
 from coordinator.store.port import CheckpointRow, ContributionRow, Reader, RefusalRow, RunRow
 
@@ -52,8 +53,10 @@ class PrivacyReports:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    def of_run(self, run: str) -> SignedReport:
-        """ProblemError where there is no such run, where its plan has no section ``[privacy]``, and where this
+    def of_run(self, run: str, *, everything: bool = True) -> SignedReport:
+        """``everything``: for a reader who sees all runs.
+
+        ProblemError where there is no such run, where its plan has no section ``[privacy]``, and where this
         coordinator has no key."""
         log, signer = self._core.log(run), self._core.store.audit_signer
         state, _ = log.caught_up()
@@ -66,6 +69,8 @@ class PrivacyReports:
         simulated = self._core.process.clocks.of(self._core.store, run) == "virtual"
         with self._core.store.reading() as reader:
             report = _report(reader, log.row, state, state.plan.privacy, self._core.clock.now(), simulated=simulated)
+        if not everything:
+            report = report.changed(ledger=report.ledger.changed(said=()))
         return SignedReport(report=report, key=signer.public_hex, signature=signer.sign(signed_part(report)).hex())
 
 
@@ -89,7 +94,7 @@ def _report(
     line = reader.checkpoints(row.run)
     times = _times_of_devices(reader.of_run(ContributionRow, row.run), line)
     counted = Counter(len(rounds) for rounds in times.values())
-    rho = privacy.cost(plan) * max(counted, default=0)
+    rho = max((row.most for row in reader.privacy_debits(row.run)), default=0.0)
     return PrivacyReport(
         run=row.run,
         name=state.name,
@@ -111,6 +116,7 @@ def _report(
         least_apart=min(
             (after - before for rounds in times.values() for before, after in pairwise(rounds)), default=None
         ),
+        ledger=_ledger(reader, privacy.ledger_of(row.run)),
         trusted=_TRUSTED,
         not_covered=_NOT_COVERED,
         rounds=_rounds(reader, row.run, {made.round: made.digest for made in line}),
@@ -119,6 +125,20 @@ def _report(
         code=code_digest(),
         version=installed_version(),
         first_model=row.init,
+    )
+
+
+def _ledger(reader: Reader, name: str) -> ReportedLedger:
+    found = view_of(reader, name)
+    return ReportedLedger(
+        name=found.ledger,
+        budget=found.epsilon,
+        spent=found.spent,
+        devices=found.devices,
+        near=found.near,
+        runs=len(found.runs),
+        words=len(found.allowed),
+        said=tuple(f"{word.other}: {word.because}" for word in found.allowed),
     )
 
 

@@ -15,7 +15,7 @@ from client_sdk.credentials.certificate import Certificate, RevocationList
 from client_sdk.credentials.enrolment_token import EnrolmentToken, enrolment_statement, rotation_statement
 from client_sdk.credentials.errors import BadCredential
 from client_sdk.credentials.request_signature import RequestSignature, sign_request, signature_base
-from client_sdk.protocol.privacy_report import ClipSince, PrivacyReport
+from client_sdk.protocol.privacy_report import ClipSince, PrivacyReport, ReportedLedger
 from client_sdk.secagg.errors import SecaggError
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.memory import Memory
@@ -61,6 +61,9 @@ REPORT = PrivacyReport(
     most_rounds=10,
     rounds_of_a_device={1: 20, 2: 3, 10: 1},
     least_apart=None,
+    ledger=ReportedLedger(
+        name="phones", budget=8.0, spent=2.5, devices=24, near=1, runs=2, words=1, said=("run:x: agreed",)
+    ),
     trusted=("the coordinator",),
     not_covered=("“who”",),
     rounds=(),

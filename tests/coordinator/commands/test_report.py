@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from client_sdk.identity import DeviceKey
 from client_sdk.privacy.accounting import epsilon_of, rho_of
-from client_sdk.protocol.privacy_report import PrivacyReport, PrivateRound, SignedReport
+from client_sdk.protocol.privacy import AllowSpending, CreateLedger
+from client_sdk.protocol.privacy_report import PrivacyReport, PrivateRound, ReportedLedger, SignedReport
 from coordinator.cli import app
 from coordinator.commands import report as command
 from coordinator.commands.report_pages import PAGES, BadReport, read
@@ -97,6 +98,25 @@ def test_verify_takes_the_link_that_it_names(world: World, signed: SignedReport)
     run, seq, link = signed.report.log.split(":")
     forged = f"{run}:{seq}:{'0' * 64 if link[0] != '0' else '1' * 64}"
     assert list(verify(world.store, world.blobs, heads=[parsed(forged)])) != []
+
+
+def test_it_has_the_ledger_and_owners_words_for_those_who_see_all_runs(world: World) -> None:
+    world.coordinator.ledgers.create(CreateLedger(ledger="phones", epsilon=9.0, delta=1e-5), "k1")
+    world.create(**{**PRIVATE, "privacy": {**PRIVATE["privacy"], "ledger": "phones"}})
+    world.play_round(1)
+    world.create(**PRIVATE, name="other")
+    allowed = AllowSpending(spent_in="run:other", because="the officer has agreed")
+    world.coordinator.ledgers.allow("phones", allowed, "k1")
+    found = made(world).report
+    cost = rho_of(2.0, 1)
+    assert found.ledger == ReportedLedger(
+        name="phones", budget=9.0, spent=epsilon_of(cost, 1e-5), devices=3, near=0, runs=1, words=1,
+        said=("run:other: the officer has agreed",),
+    )  # fmt: skip
+    less = world.coordinator.insight.privacy_reports.of_run("marks", everything=False)
+    assert less.report == found.model_copy(update={"ledger": found.ledger.model_copy(update={"said": ()})})
+    assert read(PAGES[".md"](less)) == less
+    assert "1 for devices that have lost something by another ledger" in PAGES[".html"](less)
 
 
 def test_no_device_is_named(world: World, signed: SignedReport) -> None:
@@ -204,7 +224,8 @@ def test_every_field_of_the_report_is_on_its_page(signed: SignedReport) -> None:
         "epsilon_planned": f"{report.epsilon_planned:.4g}", "most_rounds": "counts in 4 rounds",
         "rounds_of_a_device": "devices have counted", "least_apart": "a device counted again after",
         "trusted": report.trusted[0], "not_covered": report.not_covered[0], "rounds": "3 rounds have ended",
-        "refusals": "Rounds", "version": report.version, "first_model": report.first_model,
+        "refusals": "Rounds",
+        "ledger": f"| ledger | {report.ledger.name} |", "version": report.version, "first_model": report.first_model,
     }  # fmt: skip
     assert told.keys() == PrivacyReport.model_fields.keys()
     assert [name for name, text in told.items() if text not in shown] == []
