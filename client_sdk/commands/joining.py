@@ -63,8 +63,8 @@ SumsFolder = Annotated[
     Path,
     typer.Option(
         envvar="QUORATE_SUMS_FOLDER",
-        help="Where the devices of this user that have the same --data and --shard count these sums together, and what "
-        "they lose in private rounds.",
+        help="Where the devices of this user that have the same --data and --shard count their sums a day, and "
+        "what the data lose in rounds with noise.",
     ),
 ]
 MostEpsilon = Annotated[
