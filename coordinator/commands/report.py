@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -11,18 +11,13 @@ from typer.core import TyperGroup
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, fail, note, say, say_json
 from coordinator.commands.common import asking
 
-if TYPE_CHECKING:
-    import click
-
 
 class _MakesByDefault(TyperGroup):
     """``quorate report RUN`` is ``quorate report make RUN``."""
 
     default_command = "make"
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         return super().resolve_command(ctx, args if args[0] in self.commands else [self.default_command, *args])
 
 
