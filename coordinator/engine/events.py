@@ -252,7 +252,8 @@ class CommitFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seeded:
-    """The seed of the noise of a closed round is durable: a message of the round, until its updates are deleted."""
+    """The seed of the noise of a closed round is durable: a message of the round, until its updates are deleted. Its
+    devices have paid for what the round tells. Where another list is counted later, the same seed comes again."""
 
     kind: ClassVar[str] = "Seeded"
     at: float

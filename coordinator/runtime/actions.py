@@ -37,7 +37,7 @@ from coordinator.runtime.core import Core, Task
 from coordinator.runtime.extensions import missing
 from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.marks import Why, unspendable
-from coordinator.runtime.privacy_ledgers import reason_against_list
+from coordinator.runtime.privacy_ledgers import is_debited, reason_against_list
 from coordinator.runtime.run_log import RunLog
 from coordinator.runtime.secure_rounds import SecureRuns
 from coordinator.store.port import MessageRow, Transaction, WaitingRow
@@ -234,10 +234,12 @@ class Actions:
         def make(tx: Transaction, state: RunState, at: float) -> ev.Seeded | None:
             if action not in pending(state):
                 return None
+            if is_debited(tx, state, action.contributions):
+                return None
             if against := reason_against_list(tx, state, action.contributions):
                 raise CannotAggregate(against)
-            if state.current.seed:
-                return None
+            if state.current.seed:  # an update was lost since, and another list is counted
+                return ev.Seeded(at=at, round=action.round, digest=state.current.seed)
             tx.insert_messages([row])
             return ev.Seeded(at=at, round=action.round, digest=row.digest)
 

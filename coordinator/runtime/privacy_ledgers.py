@@ -60,17 +60,18 @@ def kept_out(reader: Reader, state: RunState, devices: Collection[str]) -> dict[
     return found | {device: why for device in devices if spent[device] + cost > most}
 
 
-def reason_against_list(reader: Reader, state: RunState, counted: Iterable[Contribution]) -> str:
-    """Why the round under way may not use its sum, in a sentence; empty: it may. A list that is debited already has had
-    its room."""
-    privacy, items = state.plan.privacy, tuple(counted)
+def is_debited(reader: Reader, state: RunState, counted: Iterable[Contribution]) -> bool:
+    """Whether this list of the round under way is in the ledger."""
+    privacy = state.plan.privacy
     if privacy is None:
-        return ""
-    ledger = privacy.ledger_of(state.run)
-    digest = updates_digest((item.device, item.digest, item.weight) for item in items)
-    if reader.privacy_debit(ledger, state.run, state.round_number, digest) is not None:
-        return ""
-    out = kept_out(reader, state, [item.device for item in items])
+        return False
+    digest = updates_digest((item.device, item.digest, item.weight) for item in counted)
+    return reader.privacy_debit(privacy.ledger_of(state.run), state.run, state.round_number, digest) is not None
+
+
+def reason_against_list(reader: Reader, state: RunState, counted: Iterable[Contribution]) -> str:
+    """Why the round under way may not use the sum of these, in a sentence; empty: it may."""
+    out = kept_out(reader, state, [item.device for item in counted])
     return f"{next(iter(out))} cannot count: {next(iter(out.values()))}" if out else ""
 
 

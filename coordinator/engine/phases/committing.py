@@ -25,7 +25,6 @@ def close(state: RunState, at: float) -> Step:
     return closed, [
         *kind_of(state.current).releases(state.current),
         record(closed, "open", closed_at=at),
-        *(_debited(closed) if closed.current.seed else ()),
         commit_action(closed),
     ]
 
@@ -49,21 +48,16 @@ def committed(state: RunState, event: ev.Committed) -> Step:
 
 
 def seeded(state: RunState, event: ev.Seeded) -> Step:
-    """Once in a round: the noise of another seed would be other noise in the same sum. The round costs its devices now;
-    where an update is lost afterwards and the round closes again, its other list costs again."""
-    current = state.round
+    """The round costs its devices now. A round has one seed: the noise of another one would be other noise in the same
+    sum. Where an update is lost afterwards and the round closes again, the same seed comes again, and its other list
+    costs again."""
+    current, privacy = state.round, state.plan.privacy
     closed = current is not None and current.phase == "committing" and event.round == current.number
-    if state.plan.privacy is None or current is None or not closed or current.seed:
+    if privacy is None or current is None or not closed or current.seed not in ("", event.digest):
         return _refused(state, event.round)
-    seeded_ = state.with_round(replace(current, seed=event.digest))
-    return seeded_, _debited(seeded_)
-
-
-def _debited(state: RunState) -> list[fx.Effect]:
-    privacy, plan = state.plan.privacy, state.plan
-    if privacy is None:
-        return []
-    return [debit(state, kind_of(state.current).contributions(state.current), privacy.cost(plan))]
+    counted = kind_of(current).contributions(current)
+    following = state.with_round(replace(current, seed=event.digest))
+    return following, [debit(state, counted, privacy.cost(state.plan))]
 
 
 def commit_failed(state: RunState, event: ev.CommitFailed) -> Step:

@@ -19,6 +19,7 @@ VALUES = {
     "worker": "w-1",
     "key": "0" * 16,
     "device": "d1",
+    "ledger": "phones",
 }
 VALUES |= {"stage": "share", "message": "0" * 64}
 

@@ -18,7 +18,7 @@ SIGNER = DeviceKey(bytes(range(32)))
 
 def sign_with(store: Store, key: DeviceKey | None) -> None:
     """As if the store had been opened with this key."""
-    store._audit_signer = key  # type: ignore[attr-defined]
+    store.audit_signer = key  # type: ignore[attr-defined]
 
 
 class AuditContract:

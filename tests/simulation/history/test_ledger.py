@@ -16,10 +16,11 @@ from coordinator.settings import Settings
 from coordinator.store import open_store
 from coordinator.store.declared import TABLES
 from coordinator.store.memory import MemoryStore
-from coordinator.store.port import AuditRow, Conflict, Reader, RefusalRow, Store, StoreError, Transaction
+from coordinator.store.port import AuditRow, Conflict, LedgerRow, Reader, RefusalRow, Store, StoreError, Transaction
 from coordinator.store.rows import MarkRow, MessageRow
 from coordinator.verify import verify
 from simulation.history.ledger import copy_blobs, copy_run, follow
+from tests.coordinator.runtime.test_private_rounds import create
 from tests.coordinator.world import World
 from tests.simulation.history.runs import play, played, score
 
@@ -58,7 +59,21 @@ def test_a_copy_holds_every_row_and_copying_again_changes_nothing(target: Store)
         copy_run(world.store, target, "marks")
         assert ledger(target) == ledger(world.store)
     empty = {name for name, rows in ledger(target).items() if not rows and not name.startswith("flower_")}
-    assert empty == {"secure_messages"}
+    assert empty == {"privacy_debits", "privacy_spending", "secure_messages"}
+
+
+def test_a_private_run_is_copied_with_its_named_ledger(target: Store) -> None:
+    world = World()
+    row = LedgerRow(ledger="phones", epsilon=20.0, delta=1e-6, created_at=5.0, created_by="k")
+    with world.store.transaction() as tx:
+        tx.insert_privacy_ledger(row)
+    create(world, privacy={"ledger": "phones"})
+    world.play_round(1)
+    for _ in range(2):
+        copy_run(world.store, target, "marks", blobs=(world.blobs, world.blobs))
+        assert target.privacy_ledger("phones") == row
+        assert ledger(target)["privacy_spending"] == ledger(world.store)["privacy_spending"] != []
+        assert not [one for one in verify(target, None) if one.invariant == "ledger"]
 
 
 def test_what_the_owner_did_is_copied_once(target: Store) -> None:
