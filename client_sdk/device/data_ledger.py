@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import Field, ValidationError
 
 from client_sdk.device.durable_folder import DurableFolder, explained
-from client_sdk.device.policy import cost_of
+from client_sdk.device.policy import cost_of, under_masks
 from client_sdk.device.record import StorageError
 from client_sdk.privacy.accounting import epsilon_of, rho_for
 from client_sdk.protocol.devices import Assignment, PrivacyBounds
@@ -65,7 +65,7 @@ def debit_for(coordinator: str, assignment: Assignment, answer: str) -> Debit:
         round=assignment.round,
         version=assignment.checkpoint.version,
         answer=answer,
-        rho=cost_of(terms, secure=assignment.secure is not None),
+        rho=cost_of(terms, under_masks(assignment.secure)),
         most_rounds=None if terms is None else terms.most_rounds,
         apart=1 if terms is None else terms.apart,
     )

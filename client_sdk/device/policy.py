@@ -10,6 +10,7 @@ from math import ceil
 from client_sdk import codecs
 from client_sdk.device.strategies import lacks_half
 from client_sdk.privacy.accounting import epsilon_of, rho_of
+from client_sdk.privacy.costs import rho_under_masks
 from client_sdk.protocol.devices import Assignment, CheckIn, Policy, PrivacyBounds, PrivacyTerms, Task, rounded_size
 from client_sdk.protocol.secure import SECURE_VERSION, SecureBounds, SecureTask
 from client_sdk.secagg.consent import SecurePolicy, plain_refusal, require_terms, said_of_sums
@@ -28,7 +29,7 @@ def refusal(assignment: Assignment, offer: CheckIn) -> str | None:
         return f"This device's owner allows these learners only: {allowed}. The plan wants {task.learner}."
     lacking = learner_refusal(task, offer.learners) or _strategy_refused(task, offer)
     if lacking is None:
-        lacking = privacy_refusal(assignment.privacy, policy, secure=assignment.secure is not None)
+        lacking = privacy_refusal(assignment.privacy, policy, under_masks(assignment.secure))
     if lacking is not None:
         return lacking
     how = _plain_refused(task, policy) if assignment.secure is None else secure_refusal(assignment.secure, policy)
@@ -66,11 +67,11 @@ def _strategy_refused(task: Task, offer: CheckIn) -> str | None:
     return None
 
 
-def privacy_refusal(terms: PrivacyTerms | None, policy: Policy, *, secure: bool) -> str | None:
+def privacy_refusal(terms: PrivacyTerms | None, policy: Policy, masked: float | None) -> str | None:
     """Why this device's owner allows no round with this noise, whatever its data have lost so far; None where one is
-    allowed. What they have lost is in ``data_ledger``."""
-    bounds, cost = policy.privacy or PrivacyBounds(), cost_of(terms, secure=secure)
-    if (least := bounds.private_only) is not None:
+    allowed. What they have lost is in ``data_ledger``. ``masked``: see ``under_masks``."""
+    bounds, cost = policy.privacy or PrivacyBounds(), cost_of(terms, masked)
+    if (least := bounds.private_only) is not None and (masked is None or masked < least):
         return f"This device's owner allows rounds only in which devices add noise of {least:g} x clip themselves."
     if bounds.most_epsilon is None:
         return None
@@ -84,10 +85,18 @@ def privacy_refusal(terms: PrivacyTerms | None, policy: Policy, *, secure: bool)
     return None
 
 
-def cost_of(terms: PrivacyTerms | None, *, secure: bool) -> float | None:
+def under_masks(task: SecureTask | Terms | None) -> float | None:
+    """The noise multiplier of what the devices of a secure round add themselves, by the terms that they hold each
+    header against; 0 where they add none. None: the round is plain."""
+    return None if task is None else task.noise
+
+
+def cost_of(terms: PrivacyTerms | None, masked: float | None) -> float | None:
     """The zCDP of one answer; None: nothing bounds what it tells. In a secure round no noise of the coordinator does,
-    which sees the sum before."""
-    return None if terms is None or secure else rho_of(terms.noise, 1)
+    which sees the sum before: only that of the devices. ``masked``: see ``under_masks``."""
+    if masked is not None:
+        return rho_under_masks(masked) if masked else None
+    return None if terms is None else rho_of(terms.noise, 1)
 
 
 def refuses_partial(assignment: Assignment) -> bool:

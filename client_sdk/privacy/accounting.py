@@ -27,6 +27,25 @@ def rho_of(noise: float, participations: float) -> float:
     return participations / (2 * noise * noise)
 
 
+def rho_of_shares(norm: float, share: float, shares: int, values: int) -> float:
+    """The rho of a release of so many integers with the sum of ``shares`` independent discrete Gaussians in each, of
+    the variance ``share``, to which one device adds a vector of L2 norm at most ``norm``.
+
+    Such a sum is no discrete Gaussian, and nearly one. With n shares of deviation s >= 1/2 in each of d values, and
+
+        tau = 10 sum_{k = 1}^{n - 1} exp(-2 pi^2 s^2 k / (k + 1)),
+
+    the Renyi divergence of every order a >= 1 is at most a eps^2 / 2 for eps = norm / (sqrt(n) s) + tau sqrt(d), and at
+    most a norm^2 / 2 n s^2 + tau d (Kairouz, Liu, Steinke 2021, arXiv:2102.06387, proposition 14, which its theorem 1
+    is made of). The latter is at most a eps^2 / 2 for eps^2 = norm^2 / n s^2 + 2 tau d, since a >= 1."""
+    if share < 0.25:
+        raise ValueError(f"the sum of discrete Gaussians is bounded for variances from 1/4 up, not {share:g}")
+    tau = 10 * sum(math.exp(-2 * math.pi**2 * share * k / (k + 1)) for k in range(1, shares))
+    alone = norm / math.sqrt(shares * share)
+    epsilon = min(math.sqrt(alone**2 + 2 * tau * values), alone + tau * math.sqrt(values))
+    return epsilon**2 / 2
+
+
 @lru_cache(maxsize=1024)
 def epsilon_of(rho: float, delta: float) -> float:
     """The least epsilon that is known of rho-zCDP at ``delta``: the minimum, over orders a > 1, of

@@ -146,6 +146,11 @@ class SecureTask(Message):
     """Fewest devices of a group and of its sum."""
     groups: int = Field(default=1, exclude_if=lambda groups: groups == 1)
     """Into how many groups each roster is divided, each with a sum of its own. Not sent if 1."""
+    noise: float = Field(default=0.0, ge=0, allow_inf_nan=False, exclude_if=not_)
+    """The deviation of the noise in each group's sum, of which each device adds a share before it masks, over the most
+    that one device adds to the sum. Not sent if 0: there is none."""
+    divisor: int = Field(default=0, ge=0, exclude_if=not_)
+    """By how many devices all sums of a round with noise together are divided. Not sent if 0."""
     statistics: tuple[float, ...] = Field(default=(), exclude_if=not_)
     """The range of each statistic of the model, in the order of their names. Not sent if empty."""
     move: float | None = Field(default=None, ge=0, allow_inf_nan=False, exclude_if=_unsaid)

@@ -10,6 +10,7 @@ doi 10.1145/3372297.3417885), in the form that is secure against a malicious ser
     parameters   how many neighbours and how many shares, and the bound that this achieves
     graph        the mask graph: each device's neighbours, equal on every device
     lanes        vectors of b-bit integers, tightly packed
+    noise        the discrete Gaussian, drawn exactly, and a device's share of a sum's noise
     quantize     a clipped delta, a weight and a canary as lanes
     masks        seeds expanded into lanes, added and subtracted; a masked vector's description
     header       an attempt's terms, with those of the plan as an assignment carries them

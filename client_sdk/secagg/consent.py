@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from client_sdk.credentials.certificate import RevocationList
 from client_sdk.protocol.secure import SecureBounds
 from client_sdk.secagg.errors import Refusal, SpentOnCheckpoint
-from client_sdk.secagg.header import SEED_BYTES, AttemptHeader, GraphRule, Terms
+from client_sdk.secagg.header import SEED_BYTES, AttemptHeader, GraphRule, Terms, withstood
 from client_sdk.secagg.memory import DAY_S, Memory
 from client_sdk.secagg.nearness import distance
 
@@ -232,20 +232,6 @@ def _named_list(header: AttemptHeader, listed: RevocationList | None, memory: Me
             f"number {listed.counter}."
         )
     return listed
-
-
-def withstood(rule: GraphRule, n: int) -> int:
-    """How many colluding devices a group of ``n`` withstands. In *strict*, C of them can make two lists with t
-    signatures each, or rebuild both secrets of one device, only where 2t <= n + C; *fast* states its fraction."""
-    if rule.profile == "strict":
-        return 2 * rule.parameters(n).threshold - n - 1
-    return rule.corrupt_millionths * n // 1_000_000
-
-
-def hidden_among(rule: GraphRule, n: int) -> int:
-    """Among how many honest devices one hides in a group of ``n``, also where the sums of several attempts on one
-    checkpoint are combined: the signatures that a list takes, less the colluding devices that are withstood."""
-    return rule.parameters(n).signers - withstood(rule, n)
 
 
 def require_withstood(rule: GraphRule, n: int, policy: SecurePolicy) -> None:

@@ -75,6 +75,7 @@ from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import cut, pack
 from client_sdk.secagg.masks import MaskedInput, pair_sign, self_seed
 from client_sdk.secagg.memory import Answered, Live, Memory, Step
+from client_sdk.secagg.noise import add_noise
 from client_sdk.secagg.quantize import ROUNDING_BYTES, largest, rounding_key
 from client_sdk.secagg.roster import (
     Advertisement,
@@ -410,6 +411,12 @@ def require_fitting(header: AttemptHeader, put_in: DeviceContribution) -> None:
         raise Refusal(f"This device's rounding secret is not {ROUNDING_BYTES} bytes.")
 
 
+def noise_key(secrets: AttemptSecrets, h: bytes) -> bytes:
+    """The key of a device's noise, of its dealing secret: another attempt, roster or group has other noise, and the
+    secret is deleted once the vector is masked."""
+    return derive(secrets.dealing, salt=h, info=DOMAIN + b"noise of the values")
+
+
 def masked_vector(
     cohort: MaskingCohort,
     place: int,
@@ -418,14 +425,16 @@ def masked_vector(
     put_in: DeviceContribution,
     tools: Primitives,
 ) -> bytes:
-    """The packed vector of the device at ``place``, masked with each of ``peers`` (places). Where it fails, no partly
-    masked vector is left in memory."""
+    """The packed vector of the device at ``place``, with its noise, masked with each of ``peers`` (places). Where it
+    fails, no partly masked vector is left in memory."""
     header, bits = cohort.header, cohort.roster.lane_bits
     rounding = rounding_key(put_in.rounding_secret, header.digest)
     quantizer = header.quantizer
     vector = quantizer.lanes(put_in.values, put_in.weight, bits, rounding, put_in.statistics)
     masker = tools.masker(bits)
     try:
+        if share := header.share(cohort.n):
+            add_noise(vector[: header.dimension], share, noise_key(secrets, cohort.h))
         masker.apply(vector, self_seed(secrets.self_mask, cohort.h, place), 1)
         for peer in peers:
             agreed = tools.agree(secrets.mask_key, cohort.roster.entries[peer].advertisement.mask_key)

@@ -11,7 +11,7 @@ import hashlib
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal, TypedDict, get_args
 
 from client_sdk.protocol.devices import Task
@@ -20,11 +20,14 @@ from client_sdk.protocol.wire import canonical, named
 from client_sdk.secagg.agreement import CIPHER
 from client_sdk.secagg.errors import BadMessage, BadParameters
 from client_sdk.secagg.lanes import lane_bits
+from client_sdk.secagg.noise import LEAST_SHARE, MOST_DEVIATION, NO_NOISE, reach
 from client_sdk.secagg.parameters import Parameters, fast, strict
 from client_sdk.secagg.quantize import Quantizer, StatisticRange
 from client_sdk.secagg.statement import DIGEST_BYTES, DOMAIN, WireReader, WireWriter
 
 PROTOCOL = "quorate-secagg-2"
+WITH_NOISE = "quorate-secagg-2 distributed"
+"""What a header of a round with noise names in its place."""
 KIND = 1
 SEED_BYTES = 32
 
@@ -33,6 +36,8 @@ _PROFILES: tuple[Profile, ...] = get_args(Profile)
 _MILLION = 1_000_000
 _GROUP_BYTES = 2
 MOST_GROUPS = 256
+_HARDLY = 100.0
+"""Noise is longer than is believed of it with chance exp(-100)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +68,36 @@ class GraphRule:
         return fast(n, self.drop, Fraction(self.corrupt_millionths, _MILLION), self.sigma, self.eta)
 
 
+def withstood(rule: GraphRule, n: int) -> int:
+    """How many colluding devices a group of ``n`` withstands. In *strict*, C of them can make two lists with t
+    signatures each, or rebuild both secrets of one device, only where 2t <= n + C; *fast* states its fraction."""
+    if rule.profile == "strict":
+        return 2 * rule.parameters(n).threshold - n - 1
+    return rule.corrupt_millionths * n // 1_000_000
+
+
+def hidden_among(rule: GraphRule, n: int) -> int:
+    """Among how many honest devices one hides in a group of ``n``, also where the sums of several attempts on one
+    checkpoint are combined: the signatures that a list takes, less the colluding devices that are withstood."""
+    return rule.parameters(n).signers - withstood(rule, n)
+
+
+@lru_cache(maxsize=256)
+def share_of(quantizer: Quantizer, rule: GraphRule, dimension: int, n: int) -> Fraction:
+    """The variance of one device's share of the noise in a sum of a group of ``n``: sigma^2 / (s - C), for s signatures
+    that a list takes and C colluding devices that are withstood. So many honest devices are in each sum that can be
+    opened, whoever vanishes (``hidden_among``), so it has the variance sigma^2 at least. 0 without noise.
+    BadParameters where a share is so small that the sum's noise is no longer like one discrete Gaussian."""
+    variance = quantizer.variance(dimension)
+    share = Fraction(variance, hidden_among(rule, n)) if variance else NO_NOISE
+    if variance and not LEAST_SHARE <= share <= MOST_DEVIATION**2:
+        raise BadParameters(
+            f"a device of {n} would add noise of deviation {math.sqrt(share):.3g} units of a lane, and it takes "
+            f"{math.sqrt(LEAST_SHARE):g} to {MOST_DEVIATION:g}"
+        )
+    return share
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanNumbers:
     """The numbers that a plan gives its secure rounds, as its terms and each header have them."""
@@ -81,6 +116,23 @@ class PlanNumbers:
     groups: int = 1
     """Into how many groups a roster is divided, each with masks, holders, a list and a sum of its own: see
     ``roster.divided``."""
+    noise: float = 0.0
+    """The mechanism *distributed*: the deviation of the noise in each group's sum, over the most that one device adds
+    to it. 0: sums have no noise."""
+    divisor: int = 0
+    """By how many devices all sums of a round with noise together are divided, however many are in them; else 0."""
+
+    def quantizer_of(self, statistics: tuple[StatisticRange, ...]) -> Quantizer:
+        """Converts values and these statistics to lanes. BadParameters where the numbers are inconsistent."""
+        return Quantizer(
+            q=self.q,
+            max_norm=self.max_norm,
+            max_abs=self.max_abs,
+            weight_cap=self.weight_cap,
+            statistics=statistics,
+            noise=self.noise,
+            divisor=self.divisor,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,6 +151,18 @@ class Terms(PlanNumbers):
     def reach(self, values: int) -> float:
         """The most by which a round moves a model of so many averaged parameters, in L2."""
         return min(self.move, self.move_each * math.sqrt(values))
+
+    def reach_with_noise(self, values: int) -> float:
+        """The same where the mean has noise, which is no device's: as far as the updates alone move the model, and as
+        far again for each ``max_norm`` of noise. A step grows with the mean as every optimizer with a bound has it."""
+        if not self.noise:
+            return self.reach(values)
+        quantizer = self.quantizer_of(())
+        # A list may have more honest devices than s - C: 3 times as many in *strict*, 2 / (1 - corrupt) in *fast*.
+        more = 3.0 if self.rule.profile == "strict" else 2 / (1 - self.rule.corrupt_millionths / _MILLION)
+        deviation = math.sqrt(more * self.groups * quantizer.variance(values)) / self.divisor
+        length = deviation * math.sqrt(values + 2 * math.sqrt(_HARDLY * values) + 2 * _HARDLY)
+        return self.reach(values) * (1 + length * 2 * self.max_abs / (quantizer.levels * self.max_norm))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +216,8 @@ class AttemptHeader(PlanNumbers):
             rule=self.rule,
             minimum_cohort=self.minimum_cohort,
             groups=self.groups,
+            noise=self.noise,
+            divisor=self.divisor,
             statistics=tuple(one.range for one in self.statistics),
         )
 
@@ -163,17 +229,19 @@ class AttemptHeader(PlanNumbers):
     @property
     def quantizer(self) -> Quantizer:
         """Converts values to lanes in this round."""
-        return Quantizer(
-            q=self.q,
-            max_norm=self.max_norm,
-            max_abs=self.max_abs,
-            weight_cap=self.weight_cap,
-            statistics=self.statistics,
-        )
+        return self.quantizer_of(self.statistics)
 
     def lane_bits(self, n: int) -> int:
         """Bits of a lane of a group of ``n`` devices."""
-        return lane_bits(n, self.q)
+        return lane_bits(n, self.q, reach(self.spread(n)))
+
+    def share(self, n: int) -> Fraction:
+        """The variance of the noise that each device of a group of ``n`` adds; 0 where sums have none."""
+        return share_of(self.quantizer, self.rule, self.dimension, n)
+
+    def spread(self, n: int) -> Fraction:
+        """The variance of the noise of a whole group of ``n``."""
+        return n * self.share(n)
 
     def fewest_survivors(self, n: int) -> int:
         """The shortest list of survivors that a device of a group of ``n`` may sign: the minimum cohort, the
@@ -184,7 +252,8 @@ class AttemptHeader(PlanNumbers):
     @cached_property
     def encoded(self) -> bytes:
         """The canonical bytes. Those of a model without statistics end with the expiry, where there is one group."""
-        out = WireWriter(KIND).text(PROTOCOL).text(self.run).fixed(self.run_digest, DIGEST_BYTES)
+        out = WireWriter(KIND).text(WITH_NOISE if self.noise else PROTOCOL)
+        out.text(self.run).fixed(self.run_digest, DIGEST_BYTES)
         out.number(self.round, 8).number(self.attempt, 4)
         out.fixed(self.model, DIGEST_BYTES).fixed(self.plan, DIGEST_BYTES).number(self.dimension, 8)
         out.text(self.codec).number(self.codec_version, 4).fixed(self.codec_seed, SEED_BYTES)
@@ -193,6 +262,8 @@ class AttemptHeader(PlanNumbers):
         out.text(rule.profile).number(rule.drop, 4).number(rule.corrupt_millionths, 4)
         out.number(rule.sigma, 1).number(rule.eta, 1).number(self.minimum_cohort, 4)
         out.number(self.revocations, 8).fixed(self.revocations_digest, DIGEST_BYTES).number(self.expires_at, 8)
+        if self.noise:
+            out.float(self.noise).number(self.divisor, 4)
         if self.statistics:
             out.fixed(self.roles, DIGEST_BYTES).number(len(self.statistics), 4)
             for one in self.statistics:
@@ -211,7 +282,7 @@ class AttemptHeader(PlanNumbers):
         """Decode a header, of which ``encoded`` is ``data`` again. BadMessage or BadParameters otherwise."""
         read = WireReader(data, KIND, "header")
         protocol = read.text()
-        if protocol != PROTOCOL:
+        if protocol not in (PROTOCOL, WITH_NOISE):
             raise BadMessage(f"this device speaks {PROTOCOL}, not {protocol}")
         header = cls(
             run=read.text(),
@@ -233,6 +304,7 @@ class AttemptHeader(PlanNumbers):
             revocations=read.number(8),
             revocations_digest=read.fixed(DIGEST_BYTES),
             expires_at=read.number(8),
+            **(_of_noise(read) if protocol == WITH_NOISE else {}),
             **_of_statistics(read),
             groups=_several(read),
         )
@@ -252,6 +324,19 @@ def _cipher_and_rule(read: WireReader) -> GraphRule:
         sigma=read.number(1),
         eta=read.number(1),
     )
+
+
+class _Noise(TypedDict, total=False):
+    noise: float
+    divisor: int
+
+
+def _of_noise(read: WireReader) -> _Noise:
+    """What follows in the header of a round with noise."""
+    noise = read.float()
+    if noise <= 0:
+        raise BadMessage("a header names a noise only where there is some")
+    return {"noise": noise, "divisor": read.number(4)}
 
 
 class _Statistics(TypedDict, total=False):
@@ -310,7 +395,7 @@ def terms_of(task: SecureTask) -> Terms:
         sigma=task.sigma,
         eta=task.eta,
     )
-    return Terms(
+    terms = Terms(
         q=task.q,
         max_norm=task.max_norm,
         max_abs=task.max_abs,
@@ -318,10 +403,15 @@ def terms_of(task: SecureTask) -> Terms:
         rule=rule,
         minimum_cohort=task.minimum_cohort,
         groups=task.groups,
+        noise=task.noise,
+        divisor=task.divisor,
         statistics=task.statistics,
         move=math.inf if task.move is None else task.move,
         move_each=math.inf if task.move_each is None else task.move_each,
     )
+    if terms.noise or terms.divisor:
+        terms.quantizer_of(())
+    return terms
 
 
 def task_of(terms: Terms, *, weighting: Literal["examples", "equal"] = "examples") -> SecureTask:
@@ -340,6 +430,8 @@ def task_of(terms: Terms, *, weighting: Literal["examples", "equal"] = "examples
         eta=rule.eta,
         minimum_cohort=terms.minimum_cohort,
         groups=terms.groups,
+        noise=terms.noise,
+        divisor=terms.divisor,
         statistics=terms.statistics,
         move=move,
         move_each=move_each,

@@ -27,13 +27,15 @@ _SUM_GROUPS = 1 << 14
 not faster."""
 
 
-def lane_bits(n: int, q: int) -> int:
-    """Bits that hold the sum of ``n`` values of ``q`` bits each: ceil(log2(n * (2^q - 1) + 1)); 25 for 300 of 16."""
+def lane_bits(n: int, q: int, noise: int = 0) -> int:
+    """Bits that hold the sum of ``n`` values of ``q`` bits each: ceil(log2(n * (2^q - 1) + 1)); 25 for 300 of 16.
+    ``noise``: how far below or above that it may be."""
     if n < 1 or q < 1:
         raise BadParameters(f"{n} values of {q} bits have no sum")
-    bits = (n * ((1 << q) - 1)).bit_length()
+    bits = (n * ((1 << q) - 1) + 2 * noise).bit_length()
     if bits > BITS_LIMIT:
-        raise BadParameters(f"the sum of {n} values of {q} bits needs {bits} bits a lane; at most {BITS_LIMIT} fit")
+        what = f"{q} bits with noise of up to {noise:,}" if noise else f"{q} bits"
+        raise BadParameters(f"the sum of {n} values of {what} needs {bits} bits a lane; at most {BITS_LIMIT} fit")
     return bits
 
 

@@ -105,7 +105,7 @@ def require_reachable(
     since the ``first`` one, cannot have led to the model of ``now``. ``values``: how many parameters are averaged."""
     if policy.largest_move is None:
         return
-    reach = terms.reach(values)
+    reach = terms.reach_with_noise(values)
     if further := moves_too_far(terms, policy, values):
         raise Refusal(further, final=True)
     if known is not None:

@@ -21,6 +21,9 @@ the standard deviation of rounding is at most
 
 so w_cap should not be far above the usual weight where q is small: half of the lane's range is then left empty.
 
+In rounds with noise (``noise``) a vector that rounding would make too long is rounded towards zero, the noise is added
+to its lanes afterwards, and a sum is divided by a fixed number of devices.
+
 Its randomness is a key stream of its own, HKDF(the device's rounding secret, header), 32 bits for each value: a device
 rounds in the same way for the same header, plain or masked, and the unmasked sum equals the integer sum of the
 survivors' lanes bit for bit.
@@ -46,6 +49,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import cast
 
 import numpy as np
@@ -54,6 +58,7 @@ import numpy.typing as npt
 from client_sdk.secagg.agreement import KeyStream, derive
 from client_sdk.secagg.errors import BadParameters, BadVector
 from client_sdk.secagg.lanes import Lanes, lane_dtype
+from client_sdk.secagg.noise import NO_NOISE, reach
 from client_sdk.secagg.statement import DOMAIN
 from client_sdk.tensors.floats import Float32, l2_norm_of_blocks, pieces
 from client_sdk.tensors.manifest import NotFinite
@@ -163,6 +168,7 @@ SMALLEST_BOUND = 1e-100
 LARGEST_BOUND = 1e100
 """The bounds of a clip and of a range: wider than float32's range, and no product of two of them overflows."""
 
+MOST_NOISE = 10_000.0
 _BLOCK = 1 << 15
 _GLANCE = 1 << 16
 _SLACK = 1 + 1e-6
@@ -185,6 +191,10 @@ class Quantizer:
     """w_cap: the largest weight of a device, 1 to 2^24 - 1."""
     statistics: tuple[StatisticRange, ...] = ()
     """The model's statistics, which have lanes of their own."""
+    noise: float = 0.0
+    """The deviation of the noise that each sum surely has, over the norm of one device's integers; 0: there is none."""
+    divisor: int = 0
+    """By how many devices a sum with noise is divided, however many are in it; 0 without noise."""
 
     def __post_init__(self) -> None:
         if not _whole(self.q) or not 1 <= self.q <= Q_LIMIT:
@@ -198,6 +208,12 @@ class Quantizer:
                 )
         if not _whole(self.weight_cap) or not 1 <= self.weight_cap <= WEIGHT_LIMIT:
             raise BadParameters(f"the weight cap is from 1 to {WEIGHT_LIMIT}, not {self.weight_cap!r}")
+        if not (isinstance(self.noise, int | float) and 0 <= self.noise <= MOST_NOISE):
+            raise BadParameters(f"a noise multiplier is from 0 to {MOST_NOISE:g}, not {self.noise!r}")
+        if bool(self.noise) != (_whole(self.divisor) and self.divisor > 0):
+            raise BadParameters("a round has noise exactly where its sum is divided by a fixed number of devices")
+        if self.noise and (self.q == 1 or self.statistics):
+            raise BadParameters("noise goes with values of 2 bits or more, and covers no statistics")
 
     @property
     def levels(self) -> int:
@@ -261,8 +277,25 @@ class Quantizer:
         whole = lanes.view(
             "<i4" if lanes.itemsize == 4 else "<i8"
         )  # lanes are below 2^24, and conversion to signed is faster
+        here = whole[: values.size]
+        self._round(values, factor, bound, here, rounding)
+        if self.noise and self._is_beyond(here):
+            self._round(values, factor, bound, here, None)
+            if self._is_beyond(here):
+                raise BadVector("the values cannot be rounded within their clip")
+        mask = (1 << self.q) - 1
+        behind = lanes[values.size :]
+        behind[: -self.weight_lanes - 1] = self.of_statistics.lanes(statistics, weight, bits)
+        behind[-self.weight_lanes - 1 :] = *((weight >> self.q * j) & mask for j in range(self.weight_lanes)), 1
+        return cast("Lanes", lanes)
+
+    def _round(self, values: Float32, factor: float, bound: float, found: Lanes, key: bytes | None) -> None:
+        """Write the lanes of ``values`` into ``found``: rounded at random by the stream of this key, or towards
+        zero."""
+        middle = self.levels / 2
         stream = KeyStream(4 * _BLOCK)
-        stream.start(rounding)
+        if key is not None:
+            stream.start(key)
         words = stream.buffer.view("<u4")
         size = min(_BLOCK, values.size)
         scratch, chances = np.empty(size), np.empty(size)
@@ -272,21 +305,47 @@ class Quantizer:
             part[:] = block
             part *= factor
             np.clip(part, -bound, bound, out=part)
-            part += middle
-            stream.fill(4 * block.size)
-            chance[:] = words[: block.size]
-            chance *= 2.0**-32
-            part += chance
-            found = whole[start : start + block.size]
-            found[:] = part  # never below 0, so truncation rounds down
-            np.minimum(found, self.levels, out=found)
+            if key is None:
+                np.trunc(part, out=part)
+                part += middle
+            else:
+                part += middle
+                stream.fill(4 * block.size)
+                chance[:] = words[: block.size]
+                chance *= 2.0**-32
+                part += chance
+            here = found[start : start + block.size]
+            here[:] = part  # never below 0, so truncation rounds down
+            np.minimum(here, self.levels, out=here)
         stream.wipe()
         scratch[:] = chances[:] = 0  # wipe the last block of plain values
-        mask = (1 << self.q) - 1
-        behind = lanes[values.size :]
-        behind[: -self.weight_lanes - 1] = self.of_statistics.lanes(statistics, weight, bits)
-        behind[-self.weight_lanes - 1 :] = *((weight >> self.q * j) & mask for j in range(self.weight_lanes)), 1
-        return cast("Lanes", lanes)
+
+    def squared_norm(self, dimension: int) -> int:
+        """In rounds with noise: the most that the squares of one device's integers, lane - L / 2, sum to. Its square
+        root is the sensitivity of a sum to one device, in exact integers.
+
+        Random rounding makes a vector longer. With c = max_norm L / (2 R) it ends above this bound,
+
+            c^2 + d / 4 + sqrt(2 ln(1 / beta)) (c + sqrt(d) / 2),    beta = 2^-40,
+
+        with a chance below beta (Kairouz, Liu, Steinke 2021, arXiv:2102.06387, section 4, conditional rounding); such
+        a vector is rounded towards zero instead, which makes none longer. So rounding is biased by less than beta."""
+        c2 = (Fraction(_SLACK * self.max_norm) * self.levels / (2 * Fraction(self.max_abs))) ** 2
+        longer = -(-dimension // 4) + 8 * (math.isqrt(math.ceil(c2)) + 1) + 4 * (math.isqrt(dimension) + 1)
+        return min(math.ceil(c2) + longer, dimension * (self.levels // 2) ** 2)
+
+    def variance(self, dimension: int) -> int:
+        """sigma^2, of the noise that a sum of vectors of so many values surely has: ``noise`` times the norm that one
+        device's integers have at most, squared; 0 without noise."""
+        return math.ceil(Fraction(self.noise) ** 2 * self.squared_norm(dimension)) if self.noise else 0
+
+    def _is_beyond(self, lanes: Lanes) -> bool:
+        """Whether the squares of these integers sum to more than ``squared_norm``: exactly."""
+        squares, middle = 0, self.levels // 2
+        for start in range(0, lanes.size, _BLOCK):
+            part = lanes[start : start + _BLOCK].astype(np.int64) - middle
+            squares += int(np.dot(part, part))
+        return squares > self.squared_norm(lanes.size)
 
     def mean_of(self, lanes: Lanes, survivors: int, weight: int) -> npt.NDArray[np.float64]:
         """The weighted mean of some of the survivors' clipped values, from their lanes in a sum that was found possible
@@ -306,9 +365,10 @@ class Quantizer:
             squares, moved = squares + float(np.dot(part, part)), moved + int(np.count_nonzero(part))
         return min(1.0, math.sqrt(moved * survivors / (4 if self.q == 1 else 6) / squares)) if moved else 0.0
 
-    def require_possible(self, total: Lanes, survivors: int) -> int:
+    def require_possible(self, total: Lanes, survivors: int, spread: Fraction = NO_NOISE) -> int:
         """The total weight W, where ``total`` can be the sum of ``survivors`` vectors. BadVector otherwise: its canary,
-        weight, a lane or its norm is impossible, and the device at fault cannot be identified.
+        weight, a lane or its norm is impossible, and the device at fault cannot be identified. ``spread``: the variance
+        of all the noise that can be in it (``noise.reach``), which is beyond these bounds with a chance below 2^-40.
 
         S survivors' canaries sum to S, each digit of their weights to at most S (2^q - 1), their weights to
         W <= S w_cap. Their sum in a lane is within L / 2 (S +- W / w_cap), and S for their rounding. So a mean
@@ -325,15 +385,16 @@ class Quantizer:
             raise BadVector(f"the weights sum to {weight}, more than {survivors} survivors may have")
         values = total[: -self.extra_lanes]
         if values.size:
-            self._require_in_range(values, survivors, weight)
-            self._require_norm(values, survivors, weight)
+            self._require_in_range(values, survivors, weight, reach(spread))
+            self._require_norm(values, survivors, weight, spread)
         self.of_statistics.require_possible(total[values.size : -self.weight_lanes - 1], survivors, weight)
         return weight
 
-    def _require_in_range(self, values: Lanes, survivors: int, weight: int) -> None:
-        """Raise BadVector for a lane out of the range of these survivors, in exact integers."""
-        cap, slack = self.weight_cap, survivors + 1
-        most = min(self.levels * (survivors * cap + weight) // (2 * cap) + slack, self.levels * survivors)
+    def _require_in_range(self, values: Lanes, survivors: int, weight: int, noise: int) -> None:
+        """Raise BadVector for a lane out of the range of these survivors, in exact integers. ``noise``: the most that
+        noise adds to one."""
+        cap, slack = self.weight_cap, survivors + 1 + noise
+        most = min(self.levels * (survivors * cap + weight) // (2 * cap) + slack, self.levels * survivors + noise)
         least = self.levels * (survivors * cap - weight) // (2 * cap) - slack
         largest, smallest = int(values.max()), int(values.min())
         for lane, beyond, words in ((largest, largest > most, "more"), (smallest, smallest < least, "less")):
@@ -343,13 +404,15 @@ class Quantizer:
                     "a vector was wrong"
                 )
 
-    def _require_norm(self, values: Lanes, survivors: int, weight: int) -> None:
+    def _require_norm(self, values: Lanes, survivors: int, weight: int, spread: Fraction) -> None:
         """Raise BadVector where the values' norm exceeds the clip of these survivors.
 
         Without rounding the norm is at most max_norm L / (2 R) W / w_cap. Rounding adds to each lane S
         independent errors of mean 0 in intervals of length 1: at most S sqrt(d) in norm, and hardly ever more than
         sqrt(S (d + 2 sqrt(d t) + 2 t)) / 2, with chance exp(-t) (Hsu, Kakade, Zhang 2012, arXiv:1110.2842, theorem
-        2.1). With few bits the first would be as large as the clip itself.
+        2.1). With few bits the first would be as large as the clip itself. Noise of variance v in each lane is
+        subgaussian (Canonne, Kamath, Steinke 2020, arXiv:2004.00010), so by the same theorem its norm is hardly ever
+        more than sqrt(v (d + 2 sqrt(d t) + 2 t)).
         """
         middle, squares = survivors * self.levels / 2, 0.0
         for start in range(0, values.size, _BLOCK):
@@ -357,8 +420,9 @@ class Quantizer:
             squares += float(np.dot(part, part))
         clip = self.max_norm * self.levels / (2 * self.max_abs) * (weight / self.weight_cap)
         d, t = values.size, _HARDLY
-        rounding = min(survivors * math.sqrt(d), math.sqrt(survivors * (d + 2 * math.sqrt(d * t) + 2 * t)) / 2)
-        if math.sqrt(squares) > _SLACK * (clip + rounding):
+        hardly = math.sqrt(d + 2 * math.sqrt(d * t) + 2 * t)
+        rounding = min(survivors * math.sqrt(d), math.sqrt(survivors) * hardly / 2)
+        if math.sqrt(squares) > _SLACK * (clip + rounding + math.sqrt(spread) * hardly):
             raise BadVector("the values' norm is more than the survivors of this weight can have: a vector was wrong")
 
     def _clipping(self, values: Float32) -> float:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 
-from client_sdk.device.policy import privacy_refusal, terms_refusal
+from client_sdk.device.policy import privacy_refusal, terms_refusal, under_masks
 from client_sdk.device.strategies import keeps_of, lacks_half
 from client_sdk.protocol.devices import CheckIn, Policy, PrivacyTerms, Task
 from client_sdk.protocol.secure import SECURE_VERSION
-from client_sdk.secagg.consent import withstood
-from client_sdk.secagg.header import Terms
+from client_sdk.secagg.header import Terms, withstood
 from coordinator.engine.plan import Plan
 
 
@@ -54,7 +53,7 @@ def reason_against(
     refused = None if terms is None else terms_refusal(terms, policy)
     if refused is not None:
         return f"the device's policy excludes the plan's secure rounds: {refused}"
-    refused = privacy_refusal(privacy, policy, secure=terms is not None)
+    refused = privacy_refusal(privacy, policy, under_masks(terms))
     if refused is not None:
         return f"the device's policy excludes the plan: {refused}"
     if policy.max_epochs is not None and task.epochs is not None and task.epochs > policy.max_epochs:

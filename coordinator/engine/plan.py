@@ -26,7 +26,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from operator import not_
 from pathlib import Path
@@ -339,7 +339,14 @@ class Plan(Section):
     @property
     def terms(self) -> Terms | None:
         """What secure rounds of this plan are held to; None: its rounds with devices are plain."""
-        return None if self.secure is None else self.secure.terms(self.aggregation, reach=self.reach)
+        return self.terms_with(())
+
+    def terms_with(self, statistics: Iterable[str]) -> Terms | None:
+        """The same where these statistics are averaged."""
+        if self.secure is None:
+            return None
+        noise, divisor = (0.0, 0) if self.privacy is None else (self.privacy.multiplier(self), self.cohort.goal)
+        return self.secure.terms(self.aggregation, statistics, self.reach, noise, divisor)
 
     @property
     def reach(self) -> Reach:
@@ -362,6 +369,8 @@ class Plan(Section):
             return NO_BOUND
         # Of what a rule makes of the groups' means no coordinate is beyond all of theirs.
         wider = 1.0 if rule.needs == "sum" else math.sqrt(self.secure.groups)
+        if self.privacy is not None:  # the sum is over the goal, and more may be in it
+            wider = max(1.0, self.secure.most_advertisers(self.cohort) / self.cohort.goal)
         return reach_of(self.aggregation, self.strategy, self.secure.max_norm * self.aggregation.coarser * wider, rate)
 
     def task_at(self, version: int) -> Task:

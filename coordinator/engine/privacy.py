@@ -6,6 +6,10 @@ sum, in the sum's own integers; the sum of a round gets discrete Gaussian noise 
 and is divided by ``cohort.goal``, however many reported. A device that counts in some of the rounds has lost
 weight / 2 noise^2 of zCDP for each: the weight is 1 where the noise of rounds is independent, and else what
 ``client_sdk.privacy.correlated`` gives for ``cohort.most_rounds`` and ``cohort.apart``.
+
+*distributed*, in secure rounds: each device adds a share of the noise before it masks, so large that every sum that can
+be opened has it all, of each group (``client_sdk.secagg.header.share_of``). There a device's round counts when its list
+is shown: from then on its sum may be opened, whatever becomes of the round.
 """
 
 from __future__ import annotations
@@ -31,6 +35,11 @@ from client_sdk.privacy.correlated import (
 )
 from client_sdk.protocol.devices import PrivacyTerms
 from client_sdk.protocol.names import NAME_PATTERN
+from client_sdk.secagg.errors import BadParameters
+from client_sdk.secagg.header import hidden_among, share_of
+from client_sdk.secagg.lanes import lane_bits
+from client_sdk.secagg.noise import reach
+from client_sdk.secagg.quantize import Quantizer
 from client_sdk.tensors.exact_sum import FRACTION_BITS, RANGE, TOTAL_LIMIT
 from coordinator.engine.aggregation.registry import RULES
 from coordinator.engine.plan_section import Section
@@ -50,18 +59,19 @@ def own_ledger(run: str) -> str:
 
 class Privacy(Section):
     """Differential privacy: what a run's models tell of one device is bounded, whoever looks at them. Each round's sum
-    gets discrete Gaussian noise (Canonne, Kamath, Steinke 2020, arXiv:2004.00010). The coordinator sees updates and
-    sums without it, and is trusted with them.
+    gets discrete Gaussian noise (Canonne, Kamath, Steinke 2020, arXiv:2004.00010).
 
     A plan gives ``noise``, or the ``epsilon`` that it computes ``noise`` from. See docs/privacy.md."""
 
-    mechanism: Literal["gaussian", "tree", "blt"] = Field(
+    mechanism: Literal["gaussian", "tree", "blt", "distributed"] = Field(
         default="gaussian", exclude_if=lambda name: name == "gaussian"
     )
     """*gaussian*: the noise of each round is independent. *tree* and *blt* (DP-FTRL): it is correlated over rounds, so
     that models have less of it where each device counts in few rounds that are far apart: see ``cohort.apart``. *tree*
     (Kairouz et al. 2021, arXiv:2103.00039) is simpler, *blt* (McMahan, Xu, Zhang 2024, arXiv:2408.08868) has the least
-    noise. ``mechanism = "blt"``"""
+    noise. In these three the coordinator adds it; it sees updates and sums without, and is trusted with them.
+    *distributed*, in secure rounds: each device adds a share before it masks, so the coordinator sees sums with their
+    noise only. ``mechanism = "blt"``"""
     clip: float = Field(gt=0, le=RANGE, allow_inf_nan=False)
     """The most that one update counts, as an L2 norm: a longer one is scaled down. ``clip = 0.5``"""
     noise: float | None = Field(default=None, gt=0, le=10_000, allow_inf_nan=False)
@@ -89,7 +99,10 @@ class Privacy(Section):
         return self.mechanism in ("tree", "blt")
 
     def participations(self, plan: Plan) -> int:
-        """In how many rounds of the run one device counts at most."""
+        """In how many rounds of the run one device counts at most; under masks a round that fails after its list was
+        shown is one of them."""
+        if self.mechanism == "distributed":
+            return plan.cohort.most_rounds or plan.finish.rounds
         return self.pattern(plan).most()
 
     def pattern(self, plan: Plan) -> Pattern:
@@ -151,6 +164,17 @@ class Privacy(Section):
             f"epsilon {self.spent(plan):.4g} at delta {self.delta:g} (zCDP {self.rho(plan):.4g}) for a device that "
             f"counts in all of its {times} rounds; nothing is gained by chance in who takes part"
         )
+        if plan.secure is not None:
+            groups, goal = plan.secure.groups, plan.cohort.goal
+            size = plan.secure.most_advertisers(plan.cohort) // groups
+            honest = hidden_among(plan.secure.rule, size)
+            all_of_it = noise * math.sqrt(goal / honest)
+            where = f"each of the {groups} groups' sums" if groups > 1 else "a sum"
+            yield (
+                f"{honest} honest devices of {size} are surely in {where}, and give it noise {noise:.4g} x clip; all "
+                f"{goal} give the round {all_of_it:.4g} x clip"
+            )
+            noise = all_of_it
         strategy, steps = self.strategy(plan), plan.finish.rounds
         spread = noise / plan.cohort.goal
         how = f"noise {noise:.4g} x clip in a sum is {spread:.3g} x clip in each value of its mean"
@@ -196,7 +220,8 @@ class Privacy(Section):
         rule = RULES.get(aggregation.rule)
         if rule is None or rule.needs != "sum":
             yield f'privacy with aggregation.rule = "{aggregation.rule}": only the sum is bounded, so the rule is mean'
-        for name in ("secure", "buffered", "strategy", "datacenter"):
+        yield from self._against_masks(plan)
+        for name in ("buffered", "strategy", "datacenter"):
             if getattr(plan, name) is not None:
                 yield f"privacy with [{name}] is not accounted for: leave one of the two out"
         if plan.task.score_held_out:
@@ -206,7 +231,7 @@ class Privacy(Section):
                 f'privacy with cohort.choose = "{cohort.choose}" and min_examples = {cohort.min_examples}: who is '
                 "drawn would depend on devices' data"
             )
-        if cohort.most_rounds is not None:
+        if cohort.most_rounds is not None and self.mechanism != "distributed":
             yield from self._against_size(plan)
 
     def _against_size(self, plan: Plan) -> Iterator[str]:
@@ -234,3 +259,44 @@ class Privacy(Section):
             f'privacy.mechanism = "blt" takes {MOST_PLACES:,} values times rounds at most, and these are '
             f'{values:,} times {plan.finish.rounds:,}: take "tree"'
         )
+
+    def _against_masks(self, plan: Plan) -> Iterator[str]:
+        secure = plan.secure
+        if secure is None:
+            if self.mechanism == "distributed":
+                yield 'privacy.mechanism = "distributed" is noise that devices add before they mask: it needs [secure]'
+        elif self.mechanism != "distributed":
+            yield (
+                "privacy with [secure] has noise that each device adds before it masks, or the coordinator would see "
+                'sums without: set privacy.mechanism = "distributed"'
+            )
+        else:
+            if self.clip != secure.max_norm:
+                yield (
+                    f"privacy.clip ({self.clip:g}) and secure.max_norm ({secure.max_norm:g}) are one bound, to which "
+                    "devices scale their updates: set both alike"
+                )
+            if secure.q == 1:
+                yield "privacy with secure.q = 1: a value of 0 has no integer of its own, so set q = 2 or more"
+
+    def against_size(self, plan: Plan, values: int) -> str:
+        """Why no secure round can have this noise in sums of so many values, in a sentence; else empty."""
+        secure = plan.secure
+        if secure is None:
+            return ""
+        used = Quantizer(
+            q=secure.q,
+            max_norm=secure.max_norm,
+            max_abs=secure.max_abs,
+            weight_cap=secure.cap(plan.aggregation),
+            noise=self.multiplier(plan),
+            divisor=plan.cohort.goal,
+        )
+        most, fewest = secure.most_advertisers(plan.cohort), secure.fewest_advertisers(plan.cohort)
+        for size in {fewest // secure.groups, -(-most // secure.groups)}:
+            try:
+                lane_bits(size, secure.q, reach(size * share_of(used, secure.rule, values, size)))
+            except BadParameters as error:
+                given = f"privacy.noise = {used.noise:g} with secure.q = {secure.q}"
+                return f"{given} and secure.max_abs = {secure.max_abs:g}: {error}"
+        return ""

@@ -258,7 +258,8 @@ class RunState:
     Empty: it can."""
     participation: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Device -> (committed rounds for which it was selected and neither withdrew nor had its update refused, those in
-    which it counted), where the plan weighs by 1/p or bounds the latter; empty in others."""
+    which it counted), where the plan weighs by 1/p or bounds the latter; empty in others. In private secure rounds both
+    are the rounds of which it was on a list that was shown."""
     counted_at: Annotated[Mapping[str, int], Field(exclude_if=not_)] = field(default_factory=dict)
     """Device -> the last version that has its update, where the plan has ``cohort.apart``."""
     made_by: tuple[int, ...] = ()
@@ -325,8 +326,7 @@ class RunState:
     @property
     def terms(self) -> Terms | None:
         """What secure rounds of this run are held to; None: its rounds with devices are plain."""
-        plan = self.plan
-        return None if plan.secure is None else plan.secure.terms(plan.aggregation, self.roles, plan.reach)
+        return self.plan.terms_with(self.roles)
 
     @property
     def secure(self) -> SecureRound | None:

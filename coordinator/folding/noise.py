@@ -19,8 +19,8 @@ import numpy as np
 
 from client_sdk.chance import labelled
 from client_sdk.privacy.correlated import Buffers, Integers, Stream
-from client_sdk.privacy.noise import DiscreteGaussian
 from client_sdk.secagg.agreement import derive
+from client_sdk.secagg.noise import DiscreteGaussian
 from client_sdk.tensors.exact_sum import FRACTION_BITS, ExactSum
 from coordinator.engine.aggregation.combining import Blocks, Computed
 from coordinator.engine.plan import Plan

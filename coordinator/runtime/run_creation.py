@@ -170,6 +170,8 @@ def checked_initial(core: Core, plan: Plan, request: CreateRun | CheckPlan, sees
         values = codecs.linear(plan.task.codec).count(layout.parameters.elements)
         if reason := cannot_learn(plan.secure, plan.aggregation, values, plan.cohort.goal):
             raise _refused(PlanError(Mistake(reason, ("secure",))))
+        if plan.privacy is not None and (reason := plan.privacy.against_size(plan, values)):
+            raise _refused(PlanError(Mistake(reason, ("privacy",))))
     try:
         wire = codec.wire(layout.whole)
     except TensorError as error:

@@ -81,9 +81,10 @@ def announce(
     """The header of the attempt that ``state`` is in. ``run``: its ``run_digest``; ``task``: the devices' part;
     ``layout``: of an update before it is encoded; ``at``: Unix seconds."""
     plan, secure = state.plan, state.plan.secure
-    if secure is None:
+    terms = plan.terms_with(layout.statistics)
+    if secure is None or terms is None:
         raise ValueError("the plan has no secure rounds")
-    digest, moves = plan.digest, moves_of(secure.terms(plan.aggregation, reach=plan.reach))
+    digest, moves = plan.digest, moves_of(terms)
     codec, version = plan.task.codec.rsplit("@", 1)
     return AttemptHeader(
         run=state.run,
@@ -103,9 +104,11 @@ def announce(
         rule=secure.rule,
         minimum_cohort=secure.minimum_cohort,
         groups=secure.groups,
+        noise=terms.noise,
+        divisor=terms.divisor,
         revocations=authority.revocations,
         revocations_digest=authority.revocations_digest,
         expires_at=math.ceil(at + secure.expires_s),
         roles=bytes.fromhex(state.roles_digest),
-        statistics=statistics_of(layout, secure.terms(plan.aggregation, layout.statistics)),
+        statistics=statistics_of(layout, terms),
     )

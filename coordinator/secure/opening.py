@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from client_sdk.secagg.errors import BadMessage, SecaggError
 from client_sdk.secagg.lanes import Lanes, LaneSum, cut, packed_bytes
 from client_sdk.secagg.masks import Masker, Sign
+from client_sdk.secagg.noise import signed
 from client_sdk.secagg.opening import OpenedSum, Opening, unmask
 from client_sdk.secagg.roster import MaskingCohort
 from client_sdk.secagg.survivors import RevealedShares, Survivors
@@ -79,7 +80,9 @@ def open_sum(
     finally:
         opened.secrets.clear()
     cut(total, cohort.roster.lane_bits)
-    weight = cohort.header.quantizer.require_possible(total, len(survivors))
+    spread = cohort.header.spread(cohort.n)
+    found = signed(total, cohort.roster.lane_bits, spread)
+    weight = cohort.header.quantizer.require_possible(found, len(survivors), spread)
     return Sum(total, weight)
 
 

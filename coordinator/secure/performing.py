@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import BinaryIO, Protocol, assert_never
 
 import numpy as np
@@ -23,6 +24,7 @@ from client_sdk.secagg.graph import ring_order
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import Lanes, lane_bits, lane_dtype, pack, packed_bytes, unpack
 from client_sdk.secagg.masks import Masker
+from client_sdk.secagg.noise import NO_NOISE, signed
 from client_sdk.secagg.quantize import Quantizer
 from client_sdk.secagg.roster import MaskingCohort, Roster, RosterEntry, Vouching, join_all
 from client_sdk.secagg.statement import SIGNATURE_BYTES, require_signed
@@ -132,11 +134,13 @@ class SecureWork:
         if secure is None:
             raise CannotAggregate(f"round {action.round} is over")
         header, counted = self._attempts.header(secure), {item.device for item in action.contributions}
-        totals = []
+        totals, spread = [], NO_NOISE
         for number, digest in sorted(action.sums.items()):
             order, packed = secure.groups[number].order, sum_of(self._attempts.bytes_of(digest))
-            lanes = unpack(packed, header.lanes, header.lane_bits(len(order)))
+            bits, noise = header.lane_bits(len(order)), header.spread(len(order))
+            lanes = signed(unpack(packed, header.lanes, bits), bits, noise)
             totals.append((lanes, len(counted.intersection(order))))
+            spread += noise
         return commit_sums(
             self._aggregator(),
             action.round,
@@ -148,6 +152,7 @@ class SecureWork:
             action.settings,
             codec=codecs.linear(f"{header.codec}@{header.codec_version}"),
             seed=header.codec_seed,
+            spread=spread,
             updates=sum_digest(
                 secure.header, ((item.device, item.digest) for item in action.contributions), action.sums.values()
             ),
@@ -371,13 +376,15 @@ def commit_sums(
     *,
     codec: LinearCodec = FLOAT32,
     seed: bytes = NOTHING_DRAWN,
+    spread: Fraction = NO_NOISE,
     updates: str = "",
 ) -> NewCheckpoint:
     """Write the checkpoint that follows ``parent`` with what the survivors' clipped updates give, and the named tensors
     and the small state after it. ``totals``: of each group the sum of its survivors' lanes, and how many they are. A
     rule that needs the sum alone gets the weighted mean of all; any other the groups' means, each as one update of
     weight 1. ``named_tensors``, ``small``: those before; ``codec`` and its ``seed``: those of the attempt's header;
-    ``updates``: what the evidence says of them. CannotAggregate where there is no such mean or no such checkpoint.
+    ``spread``: the variance of the noise in all sums together; ``updates``: what the evidence says of them.
+    CannotAggregate where there is no such mean or no such checkpoint.
 
     A mean of encoded values is computed in float64, rounded to float32 and decoded in a fixed order of operations: the
     same sums give the same bits. Memory beside the sums: a few blocks.
@@ -385,13 +392,13 @@ def commit_sums(
     survivors = sum(count for _, count in totals)
     together = totals[0][0]
     if len(totals) > 1:
-        together = together.astype(lane_dtype(lane_bits(survivors, quantizer.q)))
+        together = together.astype(np.int64 if spread else lane_dtype(lane_bits(survivors, quantizer.q)))
         for lanes, _ in totals[1:]:
             together += lanes
     parameters = aggregator.layout.parameters.elements
 
     def mean_of(total: Lanes, count: int) -> Blocks:
-        return _mean(quantizer, total, count, codec, seed, parameters)
+        return _mean(quantizer, total, count, codec, seed, spread, parameters)
 
     mean = mean_of(together, survivors)
     groups = [] if aggregator.needs_sum else [mean_of(*total) for total in totals]
@@ -401,15 +408,23 @@ def commit_sums(
 
 
 def _mean(
-    quantizer: Quantizer, total: Lanes, survivors: int, codec: LinearCodec, seed: bytes, parameters: int
+    quantizer: Quantizer,
+    total: Lanes,
+    survivors: int,
+    codec: LinearCodec,
+    seed: bytes,
+    spread: Fraction,
+    parameters: int,
 ) -> Blocks:
-    """The weighted mean of the survivors' values, decoded. CannotAggregate where they have none."""
+    """The weighted mean of the survivors' values, decoded; with noise their sum over the divisor. CannotAggregate where
+    they have none."""
     try:
-        weight = quantizer.require_possible(total, survivors)
+        weight = quantizer.require_possible(total, survivors, spread)
         if weight == 0:
             raise BadVector("the survivors' weights sum to nothing, which has no mean")
     except BadVector as error:
         raise CannotAggregate(str(error)) from None
+    weight = quantizer.divisor * quantizer.weight_cap or weight
 
     def encoded(start: int, count: int) -> Float32:
         return quantizer.mean_of(total[start : start + count], survivors, weight).astype(np.float32)

@@ -45,9 +45,15 @@ def plan(
         int | None, typer.Option("--of", min=1, help="How many rounds the run has: compares the mechanisms.")
     ] = None,
     apart: Annotated[int, typer.Option(min=1, help="How far a device's rounds are apart (cohort.apart).")] = 1,
+    roster: Annotated[
+        int | None, typer.Option(min=3, help="In secure rounds (mechanism distributed, strict): devices of a roster.")
+    ] = None,
+    groups: Annotated[int, typer.Option(min=1, help="Into how many groups it is divided (secure.groups).")] = 1,
     as_json: Json = False,
 ) -> None:
     from client_sdk.privacy.accounting import epsilon_of, noise_for, rho_of
+    from client_sdk.secagg.errors import BadParameters
+    from client_sdk.secagg.header import GraphRule, hidden_among
 
     if (noise is None) == (epsilon is None):
         fail("Give --noise, or the --epsilon that it shall reach.")
@@ -57,9 +63,12 @@ def plan(
             fail(f"A noise multiplier is a number above 0, not {used:g}.")
         found = epsilon_of(rho_of(used, rounds), delta)
         table = {target: noise_for(target, delta, rounds) for target in _TARGETS}
+        honest = None if roster is None else hidden_among(GraphRule(profile="strict"), roster // groups)
+    except BadParameters as error:
+        fail(f"A roster of {roster} in {groups} groups: {error}.")
     except ValueError as error:
         fail(f"{error}.")
-    spread = used / goal
+    spread = used / goal if honest is None else used / math.sqrt(goal * honest)
     compared = {} if of is None else _mechanisms(of, apart, rounds, used)
     if as_json:
         say_json(
@@ -70,6 +79,7 @@ def plan(
                 "epsilon": found,
                 "rho": rho_of(used, rounds),
                 "goal": goal,
+                "honest": honest,
                 "deviation_of_mean": spread,
                 "norm_of_mean": None if values is None else spread * math.sqrt(values),
                 "noise_for": {f"{target:g}": needed for target, needed in table.items()},
@@ -79,6 +89,9 @@ def plan(
         return
     say(f"noise {used:.4g} x clip in a sum, {rounds} rounds of one device:")
     say(f"  epsilon {found:.4g} at delta {delta:g}, zCDP {rho_of(used, rounds):.4g}")
+    if roster is not None:
+        group = "the roster" if groups == 1 else f"a group of {roster // groups}"
+        say(f"  each device adds as much as it takes for any {honest} of {group} to have all of it")
     say(f"  in the mean of {goal} devices each value is off by {spread:.3g} x clip")
     if values is not None:
         length = spread * math.sqrt(values)

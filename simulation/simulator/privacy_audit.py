@@ -74,6 +74,8 @@ def audit(plan: Plan, *, canaries: int = 400, seed: int = 0, confidence: float =
     """Audits the noise and the clip of a plan with ``[privacy]``. ValueError for a plan without, or bad numbers."""
     if plan.privacy is None:
         raise ValueError("the plan has no section [privacy]")
+    if plan.privacy.mechanism == "distributed":
+        raise ValueError("an audit plays plain rounds, and this plan's noise is added by devices of secure ones")
     if plan.privacy.mechanism != "gaussian":
         raise ValueError(
             f'the audit takes independent noise, and privacy.mechanism is "{plan.privacy.mechanism}": audit the same '

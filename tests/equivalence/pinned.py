@@ -152,6 +152,8 @@ _SECURE_TASK = {
     "q": 12, "max_norm": 2.0, "max_abs": 0.5, "weight_cap": 500, "profile": "fast", "drop": 44,
     "weighting": "equal",
     "corrupt_millionths": 100000, "sigma": 80, "eta": 40, "minimum_cohort": 128, "groups": 4,
+    "noise": 2.5,
+    "divisor": 256,
     "statistics": [1.5, 65536.0], "move": 6.0, "move_each": 0.25, "first_seed": 7,
     "signed": {"digest": _D["b"], "bytes": 99, "signature": "ab" * 64},
 }  # fmt: skip
@@ -264,6 +266,8 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
             "sigma",
             "eta",
             "groups",
+            "noise",
+            "divisor",
             "statistics",
             "move",
             "move_each",

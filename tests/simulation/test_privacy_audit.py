@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from client_sdk.cli import app
-from client_sdk.privacy.noise import BLOCK, DiscreteGaussian
+from client_sdk.secagg.noise import BLOCK, DiscreteGaussian
 from coordinator.engine.plan import Plan
 from coordinator.engine.privacy import Privacy
 from coordinator.folding import validation

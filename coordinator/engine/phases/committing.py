@@ -89,7 +89,9 @@ def origin_of_advance(round: Round) -> str:
 
 
 def _participation(state: RunState) -> Mapping[str, tuple[int, int]]:
-    """The state's count of participation once the round under way has counted."""
+    """The state's count of participation once the round under way has counted; where its list has, it is there."""
+    if state.current.secure is not None and state.plan.privacy is not None:
+        return state.participation
     if state.plan.aggregation.inverse_participation is None and state.plan.cohort.most_rounds is None:
         return state.participation
     found = dict(state.participation)

@@ -11,8 +11,13 @@ From here on no attempt under new keys is made: a device that has signed is spen
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
+from coordinator.engine.kinds import kind_of
+from coordinator.engine.phases.debiting import debit
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step
 from coordinator.engine.secure import margin
@@ -36,10 +41,29 @@ def begin(state: RunState, at: float) -> Step:
     """Fixes the list, and releases the devices that are not on it."""
     state = enter(state, "agreeing", at, exchange_deadline(state, at))
     secure, _ = under_way(state)
-    state = margin.shown(state, secure)
+    state = _counted(margin.shown(state, secure), secure.masked)
     others = tuple(sorted(set(state.current.members) - secure.masked.keys()))
     free = [fx.Release(round=state.round_number, devices=others)] if others else []
-    return state, [*free, record(state, "open"), route(state, secure.masked)]
+    return state, [*free, record(state, "open"), *_debited(state), route(state, secure.masked)]
+
+
+def _debited(state: RunState) -> list[fx.Effect]:
+    """What a private round costs the devices on its list: from now on their sum may be opened, used or not."""
+    privacy = state.plan.privacy
+    if privacy is None:
+        return []
+    return [debit(state, kind_of(state.current).contributions(state.current), privacy.cost(state.plan))]
+
+
+def _counted(state: RunState, listed: Iterable[str]) -> RunState:
+    """The state in which a private round counts for the devices on its list."""
+    if state.plan.privacy is None:
+        return state
+    found = dict(state.participation)
+    for device in listed:
+        selected, counted = found.get(device, (0, 0))
+        found[device] = selected + 1, counted + 1
+    return replace(state, participation=found)
 
 
 def signed(state: RunState, event: ev.Signed) -> Step:

@@ -24,9 +24,8 @@ from pydantic import (
 
 from client_sdk.codecs import linear_names
 from client_sdk.protocol.secure import SIGNATURE_PATTERN
-from client_sdk.secagg.consent import hidden_among, withstood
 from client_sdk.secagg.errors import BadParameters
-from client_sdk.secagg.header import MOST_GROUPS, GraphRule, Terms
+from client_sdk.secagg.header import MOST_GROUPS, GraphRule, Terms, hidden_among, withstood
 from client_sdk.secagg.lanes import lane_bits
 from client_sdk.secagg.parameters import LARGEST, SMALLEST, STRICT_LIMIT, colluding_of_all
 from client_sdk.secagg.quantize import LARGEST_BOUND, SMALLEST_BOUND, WEIGHT_LIMIT, Quantizer
@@ -184,9 +183,17 @@ class Secure(Section):
         """The most that one device weighs: the header's weight cap."""
         return self.weight_cap if self.weight_cap is not None else _heaviest(aggregation)
 
-    def terms(self, aggregation: Aggregation, statistics: Iterable[str] = (), reach: Reach = NO_BOUND) -> Terms:
+    def terms(
+        self,
+        aggregation: Aggregation,
+        statistics: Iterable[str] = (),
+        reach: Reach = NO_BOUND,
+        noise: float = 0.0,
+        divisor: int = 0,
+    ) -> Terms:
         """The plan's terms in every header of the run, for which devices' owners set bounds. ``statistics``: the names
-        of those that are averaged; ``reach``: how far a round moves the model."""
+        of those that are averaged; ``reach``: how far a round moves the model; ``noise``, ``divisor``: of a plan with
+        ``[privacy]``."""
         return Terms(
             q=self.q,
             max_norm=self.max_norm,
@@ -195,6 +202,8 @@ class Secure(Section):
             rule=self.rule,
             minimum_cohort=self.minimum_cohort,
             groups=self.groups,
+            noise=noise,
+            divisor=divisor,
             statistics=tuple(aggregation.range_of(name) or RANGE for name in sorted(statistics)),
             move=reach.norm,
             move_each=reach.each,

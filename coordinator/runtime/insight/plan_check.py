@@ -25,8 +25,10 @@ from client_sdk.protocol.names import REPORT_KEY, size_text
 from client_sdk.protocol.operators import STILL_READ
 from client_sdk.secagg.consent import SecurePolicy, nearest, refused_terms
 from client_sdk.secagg.graph import NONCE_BYTES
+from client_sdk.secagg.header import share_of
 from client_sdk.secagg.lanes import lane_bits, packed_bytes
 from client_sdk.secagg.masks import MaskedInput
+from client_sdk.secagg.noise import reach
 from client_sdk.secagg.parameters import Parameters
 from client_sdk.secagg.roster import Advertisement, Roster, RosterEntry
 from client_sdk.secagg.shamir import SHARE_BYTES
@@ -207,15 +209,21 @@ def longest_s(plan: Plan) -> float:
 
 
 def _traffic(plan: Plan, averaged: Layout) -> Traffic:
-    secure = plan.secure
-    if secure is None:
+    secure, terms = plan.secure, plan.terms_with(averaged.statistics)
+    if secure is None or terms is None:
         return of_update(plan.name, plan.task.codec, averaged)
-    terms = secure.terms(plan.aggregation, averaged.statistics)
-    used = replace(quantizer(secure, plan.aggregation), statistics=statistics_of(averaged, terms))
-    lanes = codecs.linear(plan.task.codec).count(averaged.parameters.elements) + used.extra_lanes
+    used = replace(
+        quantizer(secure, plan.aggregation),
+        statistics=statistics_of(averaged, terms),
+        noise=terms.noise,
+        divisor=terms.divisor,
+    )
+    values = codecs.linear(plan.task.codec).count(averaged.parameters.elements)
     roster = secure.most_advertisers(plan.cohort)
     largest = -(-roster // secure.groups)
-    return of_secure_round(secure.rule.parameters(largest), packed_bytes(lanes, lane_bits(largest, terms.q)), roster)
+    noise = reach(largest * share_of(used, secure.rule, values, largest))
+    size = packed_bytes(values + used.extra_lanes, lane_bits(largest, terms.q, noise))
+    return of_secure_round(secure.rule.parameters(largest), size, roster)
 
 
 def time_text(seconds: float) -> str:
@@ -324,7 +332,8 @@ def said_of_secure(
     secure = plan.secure
     if secure is None:
         return
-    yield Said("a sum", STILL_READ)
+    if plan.privacy is None:
+        yield Said("a sum", STILL_READ)
     yield from (Said("sizes", text) for text in secure.said_of_sizes(plan))
     yield from (Said("groups", text) for text in secure.said_of_groups(plan, rule.usual.withstands(secure.groups)))
     if from_file and (first := secure.said_of_first()):

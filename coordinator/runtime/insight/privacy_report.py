@@ -33,10 +33,17 @@ _MECHANISMS = {
     "gaussian": "discrete Gaussian noise in the exact sum of each round",
     "tree": "discrete Gaussian noise in the exact sums of the nodes of a binary tree over rounds (DP-FTRL)",
     "blt": "discrete Gaussian noise in the exact sums, correlated over rounds by a buffered Toeplitz matrix (DP-FTRL)",
+    "distributed": "discrete Gaussian noise of each device, under masks, which every sum that can be opened has",
 }
 _TRUSTED = (
     "The coordinator, and whoever reads its disk before updates are deleted: they see updates and sums without noise.",
     "The coordinator's operating system, from which the noise has its seeds, and AES-256, which draws it from them.",
+)
+_TRUSTED_UNDER_MASKS = (
+    "Of the devices of a roster or group all but as many as it withstands: colluding ones know their own noise.",
+    "The authority that certifies devices: with its help a coordinator fills a roster with devices of its own.",
+    "The coordinator, that it counts how often each device takes part.",
+    "Devices' operating systems, from which their noise has its keys, and AES-256, which draws it from them.",
 )
 _NOT_COVERED = (
     "Who took part, in which rounds and how often: adjacency replaces updates by zeros, and places in rounds stay.",
@@ -93,7 +100,10 @@ def _report(
     seq = reader.head(row.run)
     line = reader.checkpoints(row.run)
     times = _times_of_devices(reader.of_run(ContributionRow, row.run), line)
+    masked = privacy.mechanism == "distributed"
     counted = Counter(len(rounds) for rounds in times.values())
+    if masked:  # lists that were shown, also where no model has come of them
+        counted = Counter(lists for _, lists in state.participation.values() if lists)
     rho = max((row.most for row in reader.privacy_debits(row.run)), default=0.0)
     return PrivacyReport(
         run=row.run,
@@ -117,7 +127,7 @@ def _report(
             (after - before for rounds in times.values() for before, after in pairwise(rounds)), default=None
         ),
         ledger=_ledger(reader, privacy.ledger_of(row.run)),
-        trusted=_TRUSTED,
+        trusted=_TRUSTED_UNDER_MASKS if masked else _TRUSTED,
         not_covered=_NOT_COVERED,
         rounds=_rounds(reader, row.run, {made.round: made.digest for made in line}),
         refusals=dict(sorted(Counter(one.kind for one in reader.of_run(RefusalRow, row.run)).items())),

@@ -11,11 +11,20 @@ from typing import Any
 import pytest
 
 from client_sdk.device.actions import Send, Spend, Train
-from client_sdk.device.data_ledger import NEVER, DataLedger, Debit, LedgerFile
+from client_sdk.device.data_ledger import NEVER, DataLedger, Debit, LedgerFile, debit_for
 from client_sdk.device.record import StorageError
 from client_sdk.device.storage import FileStorage, MemoryStorage
 from client_sdk.privacy.accounting import epsilon_of, rho_of
-from client_sdk.protocol.devices import CheckIn, CheckpointRef, Policy, PrivacyBounds, PrivacyTerms
+from client_sdk.protocol.devices import (
+    Assignment,
+    CheckIn,
+    CheckpointRef,
+    Policy,
+    PrivacyBounds,
+    PrivacyTerms,
+    Task,
+)
+from client_sdk.protocol.secure import SecureTask
 from tests.client_sdk.device.scripted import CHECKPOINT, Crash, Driver, ScriptedCoordinator, offer
 from tests.client_sdk.device.secure_world import finish, world_with
 from tests.client_sdk.device.sessions import run
@@ -298,3 +307,35 @@ def test_a_secure_round_without_noise_is_debited_as_one_before_its_vector_leaves
     finish(world, [phone])
     assert (phone.trainings, phone.sent) == (0, {})
     assert "with noise only" in phone.storage.history()[-1].reason
+
+
+def test_under_masks_an_answer_costs_what_devices_add_whatever_else_is_said() -> None:
+    said = PrivacyTerms(noise=100.0, most_rounds=3)
+    masked: dict[str, Any] = {
+        "q": 16,
+        "max_norm": 1.0,
+        "max_abs": 1.0,
+        "weight_cap": 1,
+        "profile": "strict",
+        "minimum_cohort": 64,
+    }
+    for secure, rho in (
+        (SecureTask(**masked, noise=2.0, divisor=64), rho_of(2.0, 1)),
+        (SecureTask(**masked), None),
+        (None, rho_of(100.0, 1)),
+    ):
+        assignment = Assignment(
+            run="r",
+            round=1,
+            device="d",
+            checkpoint=CheckpointRef(version=0, digest="a" * 64, bytes=1),
+            plan_digest="b" * 64,
+            task=Task(learner="a:b"),
+            report_within_s=60,
+            max_update_bytes=1000,
+            privacy=said,
+            secure=secure,
+        )
+        debit = debit_for("https://c", assignment, "answer")
+        assert debit.rho == (None if rho is None else pytest.approx(rho, rel=1e-12))
+        assert debit.most_rounds == 3

@@ -56,6 +56,8 @@ REFUSED: dict[str, dict[str, Any]] = {
         "eta": 20,
         "minimum_cohort": 4,
         "groups": 2,
+        "noise": 1.0,
+        "divisor": 4,
         "statistics": (1.0,),
         "move": 0.5,
         "move_each": 0.5,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
-from client_sdk.privacy.accounting import epsilon_of, noise_for, rho_for, rho_of
+from client_sdk.privacy.accounting import epsilon_of, noise_for, rho_for, rho_of, rho_of_shares
 
 OF_DP_ACCOUNTING = [
     # noise, participations, delta, RdpAccountant.get_epsilon, PLDAccountant.get_epsilon (dp-accounting 0.6.0)
@@ -77,3 +78,45 @@ def test_at_the_ends() -> None:
             rho_for(epsilon, 1e-6)
     with pytest.raises(ValueError, match="rho is a number from 0 up"):
         epsilon_of(-1.0, 1e-6)
+
+
+def divergence(sigma: float, shares: int, shift: int, order: float) -> float:
+    """The Renyi divergence of a sum of discrete Gaussians from itself, moved by a whole number: by its convolution.
+    Terms are left out where the sum's chance is below e^-600: they would make it larger by less than a float shows."""
+    far = math.ceil(40 * sigma) + 40
+    x = np.arange(-far, far + 1, dtype=np.longdouble)
+    one = np.exp(-(x**2) / (2 * np.longdouble(sigma) ** 2))
+    one, found = one / one.sum(), np.ones(1, np.longdouble)
+    for _ in range(shares):
+        found = np.convolve(found, one)
+    p, q = found[shift:], found[: found.size - shift]
+    known = (p > np.exp(np.longdouble(-600))) & (q > np.exp(np.longdouble(-600)))
+    total = np.exp(order * np.log(p[known]) + (1 - order) * np.log(q[known])).sum()
+    return float(np.log(total) / (order - 1))
+
+
+@pytest.mark.parametrize("sigma", [0.5, 0.6, 0.8, 1.0, 1.5, 3.0])
+@pytest.mark.parametrize("shares", [1, 2, 3, 7])
+@pytest.mark.parametrize("shift", [1, 2, 5])
+def test_the_sum_of_discrete_gaussians_costs_no_more_than_the_theorem_says(
+    sigma: float, shares: int, shift: int
+) -> None:
+    """For vectors of one value, and of many: divergences of independent values add up."""
+    orders = (1.0001, 1.2, 1.5, 2, 3, 5, 10, 30)
+    found = {order: divergence(sigma, shares, shift, order) for order in orders}
+    for values, moved in ((1, 1), (100, 1), (9, 9)):
+        bound = rho_of_shares(math.sqrt(moved) * shift, sigma**2, shares, values)
+        assert all(moved * found[order] <= order * bound * (1 + 1e-9) for order in orders)
+    plain = shift**2 / (2 * shares * sigma**2)
+    if sigma >= 3 or shares == 1:
+        assert rho_of_shares(shift, sigma**2, shares, 10**6) == pytest.approx(plain, rel=1e-12)
+        assert found[2] == pytest.approx(2 * plain, rel=0.02)
+
+
+def test_small_shares_cost_more_than_one_discrete_gaussian() -> None:
+    """As their sum really does: the term is no ornament."""
+    plain = rho_of_shares(1.0, 0.5, 1, 1)
+    assert plain == pytest.approx(rho_of(math.sqrt(0.5), 1))
+    assert 1.1 * plain < divergence(0.5, 2, 1, 1.0001) < rho_of_shares(1.0, 0.25, 2, 1)
+    with pytest.raises(ValueError, match="for variances from 1/4 up"):
+        rho_of_shares(1.0, 0.2, 2, 1)

@@ -4,12 +4,14 @@ A new field fails here until somebody has said which of these it is."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields, replace
 from typing import Any, get_args
 
 import numpy as np
 import pytest
 from pydantic import BaseModel
 
+from client_sdk.device.contribution import weight_of
 from client_sdk.http.client import _encoded
 from client_sdk.protocol.devices import (
     Assignment,
@@ -28,7 +30,10 @@ from client_sdk.protocol.devices import (
     Withdrawal,
     Work,
 )
-from client_sdk.protocol.secure import SecureRefusal, SecureSigned, SecureWait, Stage
+from client_sdk.protocol.secure import SecureRefusal, SecureSigned, SecureTask, SecureWait, Stage
+from client_sdk.secagg.actions import DeviceContribution
+from client_sdk.secagg.errors import BadParameters
+from client_sdk.secagg.quantize import Quantizer, StatisticRange
 from client_sdk.tensors import read_header
 from client_sdk.tensors.safetensors_file import from_bytes
 from client_sdk.update import Update, decode_report
@@ -36,7 +41,7 @@ from coordinator.requests import devices, secure
 
 INDEPENDENT, ABSENT, OUTSIDE = "independent of data", "absent", "said whatever the run"
 """OUTSIDE: how many examples a device has, which it says before it knows of any run: docs/privacy.md names it."""
-MASKED = "the masked vector"
+MASKED, NOISED = "the masked vector", "inside the noised sum"
 FIELDS: dict[type[BaseModel], dict[str, str]] = {
     Registration: {"certificate": INDEPENDENT, "examples": OUTSIDE, "label": INDEPENDENT},
     CheckIn: {
@@ -107,6 +112,14 @@ FIELDS: dict[type[BaseModel], dict[str, str]] = {
         "held_out": ABSENT,
     },
 }
+UNDER_MASKS = {
+    "values": NOISED,
+    "weight": INDEPENDENT,  # each device weighs the cap
+    "rounding_secret": ABSENT,
+    "statistics": ABSENT,
+    "tensors": ABSENT,
+}
+"""What a device puts into its lanes. The last of them is the canary, which is 1."""
 
 
 STAGES: dict[str, str] = {
@@ -151,6 +164,22 @@ def test_each_message_that_a_device_may_send_is_accounted_for() -> None:
         found |= more
     assert found == set(FIELDS)
     assert set(get_args(Stage)) == set(STAGES)
+
+
+def test_each_lane_of_a_masked_vector_is_accounted_for() -> None:
+    """All devices have the same lanes, but for those of the values; statistics and noise do not go together."""
+    assert {field.name for field in fields(DeviceContribution)} == set(UNDER_MASKS)
+    quantizer = Quantizer(q=16, max_norm=1.0, max_abs=1.0, weight_cap=1, noise=1.0, divisor=2)
+    secure = SecureTask(
+        q=16, max_norm=1.0, max_abs=1.0, weight_cap=1, weighting="equal", profile="strict", minimum_cohort=3
+    )
+    found = []
+    for value, examples in ((0.25, 7), (0.5, 1000)):
+        lanes = quantizer.lanes(np.full(4, value, np.float32), weight_of(examples, secure), 20, bytes(32))
+        found.append(lanes[4:].tolist())
+    assert found == [[1, 1]] * 2, "weight and canary"
+    with pytest.raises(BadParameters, match="covers no statistics"):
+        replace(quantizer, statistics=(StatisticRange(1, 1.0, False),))
 
 
 def assignment(**more: Any) -> Assignment:

@@ -92,6 +92,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "statistics": (),
         "weighting": "examples",
         "groups": 1,
+        "noise": 0.0,
+        "divisor": 0,
         "drop": 0,
         "corrupt_millionths": 0,
         "sigma": 0,

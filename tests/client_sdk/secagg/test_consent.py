@@ -12,9 +12,9 @@ import pytest
 from client_sdk.credentials.certificate import certify, sign_revocations
 from client_sdk.identity import DeviceKey
 from client_sdk.secagg.actions import DeviceContribution, Keep, Transmit
-from client_sdk.secagg.consent import SecurePolicy, plain_refusal, require_terms, require_withstood, withstood
+from client_sdk.secagg.consent import SecurePolicy, plain_refusal, require_terms, require_withstood
 from client_sdk.secagg.errors import BadMessage, Refusal, SpentOnCheckpoint
-from client_sdk.secagg.header import AttemptHeader, GraphRule
+from client_sdk.secagg.header import AttemptHeader, GraphRule, withstood
 from client_sdk.secagg.memory import Answered, Memory
 from client_sdk.secagg.nearness import SKETCH_BYTES
 from tests.client_sdk.secagg.attempt import AUTHORITY_KEY, FOREVER, changed, digest, entropy, header, numbered_list

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -152,6 +153,8 @@ CHANGES: list[dict[str, Any]] = [
     {"rule": GraphRule(profile="fast", drop=1, corrupt_millionths=100_000, sigma=40, eta=40)},
     {"minimum_cohort": 4},
     {"groups": 3},
+    {"noise": 0.5, "divisor": 3},
+    {"noise": 0.5, "divisor": 3, "groups": 3},
     {"revocations": 3},
     {"revocations_digest": digest("another")},
     {"expires_at": 1_800_000_001},
@@ -159,7 +162,7 @@ CHANGES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("changes", CHANGES, ids=lambda changes: next(iter(changes)))
+@pytest.mark.parametrize("changes", CHANGES, ids=lambda changes: "-".join(changes))
 def test_every_field_of_the_header_changes_digest_and_h(changes: dict[str, Any]) -> None:
     other = changed(header(), **changes)
     assert other.digest != header().digest
@@ -186,10 +189,16 @@ def test_every_number_of_the_rule_changes_the_digest(change: dict[str, int]) -> 
         {"minimum_cohort": 1},
         {"q": 0},
         {"weight_cap": 2**24},
+        {"noise": -1.0, "divisor": 3},
+        {"noise": float("nan"), "divisor": 3},
+        {"noise": 1.0},
+        {"divisor": 3},
+        {"noise": 1.0, "divisor": 3, "q": 1},
+        {"noise": 1.0, "divisor": 3, "roles": digest("roles"), "statistics": (StatisticRange(3, 2.0, True),)},
         {"max_norm": -1.0},
         {"max_abs": float("inf")},
     ],
-    ids=lambda changes: next(iter(changes)),
+    ids=str,
 )
 def test_headers_that_make_no_sense(changes: dict[str, Any]) -> None:
     with pytest.raises(BadParameters):
@@ -214,6 +223,13 @@ def test_a_header_of_another_protocol_is_refused() -> None:
     other = header().encoded.replace(b"quorate-secagg-2", b"quorate-secagg-1")
     with pytest.raises(BadMessage, match="speaks quorate-secagg-2"):
         AttemptHeader.parse(other)
+
+
+def test_a_header_that_names_no_noise_where_it_says_that_there_is_some() -> None:
+    loud = header(noise=0.5, divisor=3).encoded
+    assert AttemptHeader.parse(loud).noise == 0.5
+    with pytest.raises(BadMessage, match="names a noise only where there is some"):
+        AttemptHeader.parse(loud.replace(struct.pack(">d", 0.5) + bytes(3) + b"\3", bytes(11) + b"\3"))
 
 
 def test_numbers_have_one_form() -> None:

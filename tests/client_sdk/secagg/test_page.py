@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from client_sdk.cli import app
 from client_sdk.protocol.secure import SecureBounds
-from client_sdk.secagg.consent import SecurePolicy, hidden_among, withstood
-from client_sdk.secagg.header import GraphRule
+from client_sdk.secagg.consent import SecurePolicy
+from client_sdk.secagg.header import GraphRule, hidden_among, withstood
 from client_sdk.secagg.parameters import colluding_of_all, fast, require_faults, strict
 from client_sdk.secagg.shares import DIGESTS_BYTES, SEALED_BYTES, Bundle
 from coordinator.engine.aggregation.rules import Median

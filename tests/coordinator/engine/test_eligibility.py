@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -68,6 +69,21 @@ def test_an_owner_s_bounds_on_noise_speak() -> None:
     assert "rounds with noise only" in against(None, most_epsilon=100)
     for privacy in (None, noise):
         assert "in which devices add noise of 2 x clip themselves" in against(privacy, private_only=2)
+
+
+def test_an_owner_s_bounds_go_by_what_devices_add_under_masks() -> None:
+    def against(added: float, **bounds: Any) -> str:
+        policy = Policy(privacy=PrivacyBounds(**bounds))
+        offer = offer_of(CheckIn(learners={"quorate:mnist-mlp": "1.2"}, policy=policy, secure=SECURE_VERSION))
+        of_masks = {"noise": added, "divisor": 64} if added else {}
+        said = PrivacyTerms(noise=9.0, most_rounds=10)
+        return reason_against(TASK, offer, replace(terms(), **of_masks), privacy=said) or ""
+
+    assert against(2.0, private_only=2, most_epsilon=2.5) == ""
+    assert "add noise of 2 x clip themselves" in against(1.9, private_only=2)
+    assert "add noise of 2 x clip themselves" in against(0.0, private_only=2)
+    assert "one round of this plan costs 2.419" in against(2.0, most_epsilon=2.4)
+    assert "rounds with noise only" in against(0.0, most_epsilon=100)
 
 
 def test_a_device_rests_in_the_runs_that_it_declines() -> None:

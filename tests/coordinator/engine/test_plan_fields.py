@@ -45,6 +45,7 @@ TASK = {"task": {"learner": "clinic:risk"}}
 SECURE = {"max_norm": 1.0, "max_abs": 0.25}
 FAST = {"profile": "fast", "drop": 20, "corrupt": 0.05, "sigma": 64, "eta": 30}
 PRIVATE = {"cohort": {"most_rounds": 5}, "aggregation": {"weighting": "equal"}}
+MASKED = {"mechanism": "distributed"}
 PLANS: list[Body] = [
     TASK,
     {**TASK, "aggregation": {"rule": "clinic:middle", "rule_version": "1", "rule_parameters": {"lean": 0.1}}},
@@ -70,6 +71,12 @@ PLANS: list[Body] = [
     {**TASK, "buffered": {"concurrency": 100}},
     {**TASK, **PRIVATE, "privacy": {"clip": 0.5, "noise": 2.0, "delta": 1e-6}},
     {**TASK, **PRIVATE, "privacy": {"clip": 0.5, "epsilon": 2.0, "delta": 1e-6}},
+    {
+        **TASK,
+        **PRIVATE,
+        "secure": SECURE,
+        "privacy": {"mechanism": "distributed", "clip": 1.0, "noise": 2.0, "delta": 1e-6},
+    },
 ]
 """Plans in which fields make sense: each field can be changed by itself in one of them, at least."""
 TEXTS = ("clinic:other", "clinic:other@1", "float16@1", "loss", "other", "1.5")

@@ -16,6 +16,15 @@ from coordinator.engine.plan_file import PlanError
 ROOT = Path(__file__).parents[3]
 
 
+MASKED: dict[str, Any] = {
+    "privacy": {"mechanism": "distributed"},
+    "aggregation": {"weighting": "equal", "partial": "refuse"},
+    "secure": {"max_norm": 0.5, "max_abs": 0.05},
+}
+GROUPED = {**MASKED, "secure": {**MASKED["secure"], "groups": 4}, "cohort": {"quorum": 0.7}}
+OPTIONS = ["privacy", "plan", "--noise", "4", "--rounds", "10", "--delta", "1e-6", "--goal", "256", "--values", "50890"]
+
+
 def plan(**sections: Any) -> Plan:
     body: dict[str, Any] = {
         "name": "private",
@@ -98,7 +107,15 @@ def test_a_model_that_is_too_large_for_exact_buffers_is_refused() -> None:
         ({"aggregation": {"clip_norm": 1.0}}, "leave aggregation.clip_norm out"),
         ({"aggregation": {"statistics_range": 1.0}}, "no statistic is averaged in a private run"),
         ({"aggregation": {"rule": "median"}}, "only the sum is bounded, so the rule is mean"),
-        ({"secure": {"max_norm": 1.0, "max_abs": 0.5}}, "privacy with .secure. is not accounted for"),
+        ({"secure": {"max_norm": 0.5, "max_abs": 0.5}}, 'set privacy.mechanism = "distributed"'),
+        ({"privacy": {"mechanism": "distributed"}}, "noise that devices add before they mask: it needs .secure."),
+        (
+            {**MASKED, "secure": {"max_norm": 1.0, "max_abs": 0.5}},
+            "one bound, to which devices scale .* set both alike",
+        ),
+        ({**MASKED, "secure": {**MASKED["secure"], "q": 1}}, "set q = 2 or more"),
+        ({**MASKED, "aggregation": {"weighting": "examples"}}, 'needs aggregation.weighting = "equal"'),
+        ({**MASKED, "datacenter": {"data": "proxy", "every": 3}}, "privacy with .datacenter. is not accounted for"),
         ({"buffered": {"concurrency": 300}}, "privacy with .buffered. is not accounted for"),
         ({"strategy": {"name": "fednova"}}, "privacy with .strategy. is not accounted for"),
         ({"datacenter": {"data": "proxy", "every": 3}}, "privacy with .datacenter. is not accounted for"),
@@ -112,6 +129,47 @@ def test_a_model_that_is_too_large_for_exact_buffers_is_refused() -> None:
 def test_what_it_does_not_go_with_is_refused_in_a_sentence(sections: dict[str, Any], sentence: str) -> None:
     with pytest.raises(PlanError, match=sentence):
         plan(**sections)
+
+
+def test_noise_of_devices_is_refused_where_a_lane_cannot_have_it() -> None:
+    sound = plan(**MASKED)
+    assert sound.privacy is not None
+    assert sound.privacy.against_size(sound, 50_890) == ""
+    for changes, values, sentence in (
+        ({"privacy": {**MASKED["privacy"], "noise": 1e-4}}, 10, "would add noise of deviation"),
+        (
+            {"secure": {**MASKED["secure"], "q": 24, "max_abs": 1e-4}, "privacy": {**MASKED["privacy"], "noise": 2e3}},
+            10**9,
+            "at most 48 fit",
+        ),
+    ):
+        wrong = plan(**{**MASKED, **changes})
+        assert wrong.privacy is not None
+        assert sentence in wrong.privacy.against_size(wrong, values)
+    usual = plan()
+    assert usual.privacy is not None
+    assert usual.privacy.against_size(usual, 10) == ""
+
+
+def test_groups_cost_the_root_of_their_number() -> None:
+    """Of 268 devices any 90 have all of the noise, of 67 any 23; all 256 add to each value of the mean."""
+    found = [list(one.privacy.said(one, 50_890)) for one in (plan(**MASKED), plan(**GROUPED)) if one.privacy]
+    assert found[0][0] == found[1][0], "a device is in one group: its epsilon is the same"
+    assert (
+        "90 honest devices of 268 are surely in a sum, and give it noise 4 x clip; all 256 give the round 6.746"
+        in found[0][1]
+    )
+    assert "23 honest devices of 67 are surely in each of the 4 groups' sums" in found[1][1]
+    assert "noise 13.34 x clip in a sum is 0.0521 x clip in each value" in found[1][2]
+    shown = CliRunner().invoke(app, [*OPTIONS, "--roster", "268", "--groups", "4"])
+    assert "any 23 of a group of 67 to have all of it" in shown.stdout
+    assert "each value is off by 0.0521 x clip" in shown.stdout
+
+
+def test_under_masks_a_list_counts_and_not_a_committed_round() -> None:
+    short = plan(**MASKED, finish={"rounds": 2})
+    assert short.privacy is not None
+    assert short.privacy.participations(short) == 10, "rounds that fail after their list cost as much"
 
 
 def test_the_page_shows_what_the_command_prints() -> None:
@@ -132,6 +190,7 @@ def test_the_page_shows_what_the_command_prints() -> None:
         ("--rounds 3 --delta 1e-6 --noise 1 --epsilon 1", "Give --noise, or the --epsilon that it shall reach."),
         ("--rounds 3 --delta 1 --noise 1", "a delta is above 0 and below 1, not 1.0."),
         ("--rounds 3 --delta 1e-6 --noise 0", "A noise multiplier is a number above 0, not 0."),
+        ("--rounds 3 --delta 1e-6 --noise 1 --roster 12 --groups 9", "A roster of 12 in 9 groups: a secure round has"),
         ("--rounds 3 --delta 1e-6 --epsilon 0", "an epsilon is a number above 0, not 0.0."),
     ],
 )

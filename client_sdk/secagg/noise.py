@@ -35,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.secagg.agreement import KeyStream, derive
+from client_sdk.secagg.lanes import Lanes
 
 Integers = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -48,6 +49,7 @@ _DOUBT = 2.0**-42
 less than 2^-49: its exponent is below 2, of four operations, and exp is right to four units in the last place."""
 _WORD = 64
 _WORDS = 2**_WORD
+_GUIDE_BITS = 12
 _BLOCK_LABEL = b"quorate noise block"
 
 
@@ -139,12 +141,18 @@ class _Table:
         # 2^64 F(k), rounded down: off by 1 at most
         bounds = [int(Fraction(one) * _WORDS) for one in _chances(c, 25)]
         self._surely = np.array([bound + 2 for bound in bounds if bound + 2 < _WORDS], np.uint64)
-        self._maybe = np.array([max(0, bound - 1) for bound in bounds], np.uint64)
+        self._maybe = np.array([*(max(0, bound - 1) for bound in bounds), _WORDS - 1], np.uint64)
+        starts = np.arange(1 << _GUIDE_BITS, dtype=np.uint64) << np.uint64(_WORD - _GUIDE_BITS)
+        self._guide = np.append(np.searchsorted(self._surely, starts, "right"), self._surely.size)
 
     def find(self, drawn: Words, stream: _Stream) -> Integers:
-        """The k of each uniform number, of which the first 64 bits were drawn: how many F(k) are at most the number."""
-        found = np.searchsorted(self._surely, drawn, "right")
-        for place in np.flatnonzero(np.searchsorted(self._maybe, drawn, "right") != found):
+        """The k of each uniform number, of which the first 64 bits were drawn: how many F(k) are at most the number.
+        The number's first bits say it, but where a bound has the same; then a search does."""
+        cells = (drawn >> np.uint64(_WORD - _GUIDE_BITS)).astype(np.intp)
+        found = self._guide[cells]
+        several = np.flatnonzero(found != self._guide[cells + 1])
+        found[several] = np.searchsorted(self._surely, drawn[several], "right")
+        for place in np.flatnonzero(self._maybe[found] <= drawn):
             uniform = _Uniform(drawn[place], stream)
             found[place] = next(k for k in count() if uniform.is_below(partial(_at_most, self._c, k)))
         return found.astype(np.int64)
@@ -172,3 +180,38 @@ def _exp(exponent: Fraction, digits: int) -> Decimal:
     """exp(-exponent), off by less than 10^-digits."""
     context = Context(prec=digits + 5)
     return context.exp(context.divide(Decimal(-exponent.numerator), Decimal(exponent.denominator)))
+
+
+# ------------------------------------------------------------ shares
+# The noise of a sum under masks, of which each device adds a share before it masks: integers of N_Z(0, sigma^2 / h),
+# where h is how many honest devices are in each sum that can be opened. A sum's noise is described by its variance.
+
+NO_NOISE = Fraction(0)
+LEAST_SHARE = 9
+"""Of a share's variance, in squared units of a lane. From here on a sum of shares is as private as one discrete
+Gaussian of its variance: see ``privacy.accounting.rho_of_shares``."""
+_TAIL = 114
+
+
+def reach(spread: Fraction) -> int:
+    """How far noise of this variance is from 0 at most in each of up to 2^40 lanes, but for a chance of 2^-40.
+
+    A sum of discrete Gaussians is subgaussian (Canonne, Kamath, Steinke 2020, arXiv:2004.00010): one lane is beyond T
+    with chance 2 exp(-T^2 / 2 v) at most, and 114 is above 2 ln(2 x 2^40 x 2^40)."""
+    return math.isqrt(math.ceil(_TAIL * spread)) + 1 if spread else 0
+
+
+def signed(lanes: Lanes, bits: int, spread: Fraction) -> Lanes:
+    """The lanes of an opened sum with noise of this variance as they were before they wrapped modulo 2^bits: int64.
+    Those of a sum without noise as they are."""
+    if not spread:
+        return lanes
+    far = reach(spread)
+    found: Lanes = ((lanes.astype(np.int64) + far) & ((1 << bits) - 1)) - far
+    return found
+
+
+def add_noise(vector: Lanes, share: Fraction, key: bytes) -> None:
+    """Add a share of noise of this variance to each lane, in place; lanes wrap (``lanes.cut``). ``key``: 32 secret
+    bytes, of this vector alone."""
+    vector += DiscreteGaussian(share).draw(key, vector.size).astype(vector.dtype)

@@ -1,0 +1,77 @@
+"""Private secure rounds over HTTP: the noise of the devices is in the model, and a list that was shown counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_sdk.privacy.accounting import epsilon_of, rho_of
+from client_sdk.secagg.header import AttemptHeader
+from coordinator.verify import verify
+from tests.coordinator.served import RUN, SECTION, Served
+
+pytestmark = pytest.mark.whole
+
+DEVICES, VALUES, CLIP, NOISE = 6, 3000, 0.8, 2.0
+"""Of 6 devices 5 must sign and 3 may collude, so 2 honest ones have all of the noise."""
+PRIVATE: dict[str, Any] = {
+    "cohort": {"select": DEVICES, "goal": DEVICES, "quorum": 0.5, "select_s": 10, "collect_s": 60, "most_rounds": 1},
+    "aggregation": {"weighting": "equal", "partial": "refuse"},
+    "secure": {**SECTION, "weight_cap": None, "max_norm": CLIP, "max_abs": 0.1},
+    "privacy": {"mechanism": "distributed", "clip": CLIP, "noise": NOISE, "delta": 1e-6},
+}
+
+
+@pytest.fixture
+def world() -> Iterator[Served]:
+    made = Served(DEVICES, dimension=VALUES)
+    for phone in made.phones:
+        phone.member.weight = 1
+        phone.member.values = (phone.member.values / 10).astype(np.float32)
+    made.secure_run(**PRIVATE)
+    made.begin()
+    yield made
+    made.close()
+
+
+def test_the_model_is_the_clipped_sum_with_all_noise_over_the_goal(world: Served) -> None:
+    world.play()
+    view = world.coordinator.operators.run(RUN)
+    assert (view.status, view.version) == ("finished", 1)
+    assert view.privacy is not None
+    assert (view.privacy.rounds, view.privacy.rounds_planned) == (1, 1)
+    assert view.privacy.epsilon == view.privacy.epsilon_planned == epsilon_of(rho_of(NOISE, 1), 1e-6)
+    values = np.array([phone.member.values.astype(np.float64) for phone in world.phones])
+    lengths = np.linalg.norm(values, axis=1, keepdims=True)
+    mean = (values * np.minimum(1.0, CLIP / np.maximum(lengths, 1e-9))).sum(axis=0) / DEVICES
+    noise = world.checkpoint(RUN)["w"] - world.model()["w"] - mean
+    assert float(noise.std()) == pytest.approx(NOISE * CLIP * math.sqrt(DEVICES / 2) / DEVICES, rel=0.06)
+    assert [row.rho for row in world.store.privacy_spending_in(f"run:{RUN}")] == [rho_of(NOISE, 1)] * DEVICES
+    assert list(verify(world.store, world.blobs)) == []
+    header = AttemptHeader.parse(bytes.fromhex(next(e.body["header"] for e in events(world) if e.kind == "Announced")))
+    assert (header.noise, header.divisor, header.max_norm) == (NOISE, DEVICES, CLIP)
+
+
+def test_a_round_that_fails_after_its_list_was_shown_counts_once(world: Served) -> None:
+    for phone in world.phones[:3]:
+        phone.stops = "survivors"
+    world.play(lambda: world.state.phase == "agreeing")
+    assert {counted for _, counted in world.state.participation.values()} == {1}, "durable before anybody has the list"
+    (debit,) = world.store.privacy_debits(RUN)
+    assert (debit.round, debit.devices, debit.rho) == (1, DEVICES, rho_of(NOISE, 1))
+    for _ in range(4):
+        world.play()
+        world.pass_time(21)
+    view = world.coordinator.operators.run(RUN)
+    assert (view.version, view.privacy.rounds if view.privacy else 0) == (0, 1)
+    assert all(world.state.has_done_all(row.device) for row in world.rows)
+    assert [row.times for row in world.store.privacy_spending_in(f"run:{RUN}")] == [1] * DEVICES
+    assert list(verify(world.store, world.blobs)) == []
+
+
+def events(world: Served) -> list[Any]:
+    return list(world.store.events(RUN, 0))
