@@ -186,17 +186,22 @@ class SimulatedWorld:
         self._draws, self._checked_in_at = 0, self.now
 
     def _arrive(self, state: RunState) -> None:
-        """Fills the pool with absent devices in an order drawn for this round, until it is full or all have come."""
+        """Fills the pool with absent devices in an order drawn for this round, until it is full or all have come. Those
+        that have counted as often as they may, or rest, leave their place to others."""
         if self.now - self._checked_in_at >= _ASKS_AGAIN_S:
             self._check_in(self._waiting(), [])
             self._checked_in_at = self.now
-        while (missing := state.plan.cohort.pool_count - len(self._waiting())) > 0:
+        while (missing := state.plan.cohort.pool_count - self._that_may_be_drawn(state)) > 0:
             arriving = [self._device(number) for number in self._order(state.current, missing)]
             if not arriving:
                 return
             self._enrolment.enrol(arriving)
             self._check_in([], arriving)
             self._refused.update(device.number for device in arriving if device.over)
+
+    def _that_may_be_drawn(self, state: RunState) -> int:
+        waiting = [device.row.device for device in self._waiting()]
+        return sum(not (state.has_done_all(device) or state.rests(device)) for device in waiting)
 
     def _waiting(self) -> list[Device]:
         return [device for device in self._present.values() if device.assignment is None]

@@ -69,6 +69,15 @@ def test_the_noise_is_as_large_as_the_plan_says() -> None:
     assert deviation == pytest.approx(3.0 * 2.0 / 6, rel=0.2), "over the goal of 6"
 
 
+def test_clients_that_rest_or_have_done_all_leave_their_place_to_others() -> None:
+    """As many clients as are drawn arrive, and some of those that do have just counted."""
+    resting = private(4, 2)
+    resting["cohort"] |= {"apart": 2, "select": 6, "goal": 6, "quorum": 1.0}
+    history = play(plan=resting)
+    assert [row.status for row in history.rounds] == ["committed"] * 4
+    assert {one.counted for one in history.participants} <= {0, 1, 2}
+
+
 def test_a_run_whose_clients_have_done_all_says_why_it_stands() -> None:
     with pytest.raises(SimulationError, match=r"all that cohort\.most_rounds allows"):
         play(plan=private(8, most_rounds=1))
