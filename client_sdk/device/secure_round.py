@@ -295,9 +295,12 @@ class SecureAttempts(RoundEnds):
         run, terms, bounds = run_key(self.record.coordinator, assignment), terms_of(secure), secure_policy(policy)
         memory = yield from self.remembered()
         known = memory.known.get(run)
-        reply = yield from self._looked_at(assignment, first=known is None)
+        later = 0 if secure.signed is None or bounds.largest_move is None else secure.signed.version
+        reply = yield from self._looked_at(assignment, first=known is None or known.version < later)
         if reply.sketch:
             now = Known(version=assignment.checkpoint.version, at=self.now, sketch=reply.sketch)
+            if reply.first.version:
+                self._require_origin(assignment, bounds, reply.first)
             try:
                 require_reachable(terms, bounds, known, reply.first, now, reply.values)
             except Refusal:
@@ -307,19 +310,19 @@ class SecureAttempts(RoundEnds):
                 reply = yield from self._looked_at(assignment, first=True)
                 require_reachable(terms, bounds, None, reply.first, now, reply.values)
             if known is None:
-                self._require_origin(secure, bounds, reply.first)
+                self._require_origin(assignment, bounds, reply.first)
         near = require_another_model(terms, bounds, memory, reply.tensors, reply.sketch, self.now)
         if reply.sketch:
             yield from self.keep(lambda newest: newest.knowing(run, now, bounds.shortest_round_s))
         return reply.sketch, near
 
     def _looked_at(self, assignment: Assignment, *, first: bool) -> Steps[Sketched]:
-        """The model of this round, and with ``first`` what is known of the run's first one. Refusal."""
+        """The model of this round, and with ``first`` what is known of the run's first or signed one. Refusal."""
         signed = None if assignment.secure is None else assignment.secure.signed
         if first and signed is not None:
-            ref = CheckpointRef(version=0, digest=signed.digest, bytes=signed.bytes)
+            ref = CheckpointRef(version=signed.version, digest=signed.digest, bytes=signed.bytes)
             if reason := why_not((yield from self.fetch_bytes(Fetch(checkpoint=ref), self.due_at))):
-                raise Refusal(f"The run's first model cannot be had: {reason}")
+                raise Refusal(f"The run's signed model cannot be had: {reason}")
         reply = self.observe((yield Sketch(assignment=assignment, first=first)))
         if isinstance(reply, Failed):
             raise Refusal(reply.reason)
@@ -327,10 +330,11 @@ class SecureAttempts(RoundEnds):
             raise TypeError(f"the driver answered Sketch with {reply!r}")
         return reply
 
-    def _require_origin(self, secure: SecureTask, bounds: SecurePolicy, first: First) -> None:
-        signature = b"" if secure.signed is None else bytes.fromhex(secure.signed.signature)
+    def _require_origin(self, assignment: Assignment, bounds: SecurePolicy, first: First) -> None:
+        signed = None if assignment.secure is None else assignment.secure.signed
+        signature = b"" if signed is None else bytes.fromhex(signed.signature)
         authority = "" if self.record.authority is None else self.record.authority.public_key
-        require_origin(first, signature, bounds, bytes.fromhex(authority))
+        require_origin(first, signature, bounds, bytes.fromhex(authority), assignment.run)
 
     def put_in(self) -> Steps[DeviceContribution]:
         """What this device puts into the round: of the saved update, or nothing, where a list was signed for it."""

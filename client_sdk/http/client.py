@@ -270,21 +270,21 @@ class Client(DeviceDriver):
         return sketch_for(secret, checkpoint, lambda model: self._statistics(assignment, model))
 
     def _first(self, assignment: Assignment, secret: bytes, checkpoint: bytes) -> First:
-        """What this device finds out of the run's first model. LearnerError."""
+        """What this device finds out of the run's first model, or of the signed one. LearnerError."""
         secure, make = assignment.secure, None
         if isinstance(self._trainer, FirstModels):
             make = self._trainer.first_model(assignment.task.learner)
         if secure is None or (secure.signed is None and (make is None or secure.first_seed is None)):
             return First(can_make=make is not None)
-        if make is not None and secure.first_seed is not None:
+        later = 0 if secure.signed is None else secure.signed.version
+        if make is not None and secure.first_seed is not None and not later:
             made = make(secure.first_seed)
             sketch = self._sketch(assignment, secret, to_bytes(made))
             return first_made(made, checkpoint, assignment.checkpoint.version, sketch)
         if secure.signed is None or (body := self._storage.checkpoints.get(secure.signed.digest)) is None:
-            raise LearnerError("The run's first model was lost from this device's storage.")
-        return First(
-            sketch=self._sketch(assignment, secret, body), signed=model_digest(body), can_make=make is not None
-        )
+            raise LearnerError("The run's signed model was lost from this device's storage.")
+        sketch = self._sketch(assignment, secret, body)
+        return First(version=later, sketch=sketch, signed=model_digest(body), can_make=make is not None)
 
     def _statistics(self, assignment: Assignment, model: Manifest) -> Collection[str]:
         """The tensors that the learner itself calls statistics."""

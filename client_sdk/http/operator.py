@@ -40,6 +40,7 @@ from client_sdk.protocol.operators import (
     RenameRun,
     RoundView,
     RunView,
+    SignRun,
     UnbarDevice,
 )
 from client_sdk.protocol.privacy import AllowSpending, CreateLedger, LedgerView, RunPrivacy
@@ -151,6 +152,12 @@ class OperatorClient:
     def run_privacy(self, run: str) -> RunPrivacy:
         """What a run's rounds have cost its devices, and its ledger."""
         return self._transport.ask("GET", Route.RUN_PRIVACY.format(run=run), RunPrivacy)
+
+    def sign(self, run: str, version: int, signature: str) -> RunView:
+        """Give devices the signature under this version of the run's model, its newest one. ProblemError ``conflict``
+        for another version, and where the rounds are plain."""
+        message = SignRun(version=version, signature=signature)
+        return self._transport.ask("POST", Route.SIGN_RUN.format(run=run), RunView, message)
 
     def rounds(self, run: str, after: int = 0, limit: int = 1000) -> list[RoundView]:
         """The run's rounds with a number above ``after``, in order, at most ``limit``."""

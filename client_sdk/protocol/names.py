@@ -124,6 +124,7 @@ class Route(StrEnum):
     RUN = "/v1/runs/{run}"
     ADVANCE = "/v1/runs/{run}/advance"
     UNBAR = "/v1/runs/{run}/devices/{device}/unbar"
+    SIGN_RUN = "/v1/runs/{run}/sign"
     RENAME = "/v1/runs/{run}/name"
     RUN_ACTION = "/v1/runs/{run}/{action}"
     ROUNDS = "/v1/runs/{run}/rounds"

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from client_sdk.protocol.devices import Score
 from client_sdk.protocol.names import NAME_PATTERN, DeviceId, Digest, Message, RunId, StatisticRole, WorkerId
+from client_sdk.protocol.secure import SIGNATURE_PATTERN
 
 # ------------------------------------------------------------ treatment
 # What was done to the updates of a round, as operators see it: a part of ``operators.RoundView``.
@@ -310,6 +311,14 @@ class UnbarDevice(Message):
 
     by: str = Field(min_length=1, max_length=120)
     """The operator's name, for the audit. Not verified."""
+
+
+class SignRun(Message):
+    """The signature under the newest version of a run's model, which its devices are told. Only for the run's owner."""
+
+    version: int = Field(ge=1)
+    signature: str = Field(pattern=SIGNATURE_PATTERN)
+    """As ``quorate authority sign FILE --run RUN --version VERSION`` prints it."""
 
 
 class ExchangeView(Message):

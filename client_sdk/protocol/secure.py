@@ -111,10 +111,13 @@ class SecureBounds(Message):
 
 
 class SignedModel(Message):
-    """A run's first model as a file that somebody has signed: its bytes are at ``Route.CHECKPOINT``, as version 0."""
+    """A run's first model as a file that somebody has signed, or a later version: its bytes are at
+    ``Route.CHECKPOINT``."""
 
     digest: Digest
     bytes: int = Field(ge=0)
+    version: int = Field(default=0, ge=0, exclude_if=not_)
+    """Not sent if 0."""
     signature: str = Field(pattern=SIGNATURE_PATTERN)
     """Ed25519, under ``secagg.origin.statement_of`` the model, by the authority or a key that owners trust."""
 
@@ -160,7 +163,8 @@ class SecureTask(Message):
     first_seed: int | None = Field(default=None, ge=0, lt=2**63, exclude_if=_unsaid)
     """The run's first model is the learner's ``initial`` of this seed. None: it is not said."""
     signed: SignedModel | None = Field(default=None, exclude_if=_unsaid)
-    """The run's first model, where somebody has signed it."""
+    """The run's first model, or its last one, where somebody has signed it: a device that knows an earlier one measures
+    from there."""
 
 
 class SecureWait(Message):

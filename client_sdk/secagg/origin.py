@@ -2,7 +2,8 @@
 
 A device knows the first model of a run because it makes it itself, by the learner's ``initial(seed)``, or because
 somebody whom its owner trusts has signed it. After that it knows the last model that it has accepted, by its sketch
-(``nearness``), its version, and the time by its own clock. A later one is no further away than the rounds between can
+(``nearness``), its version, and the time by its own clock; or a later version that somebody has signed, as after a
+round in a datacenter, which moves a model anywhere. A later one is no further away than the rounds between can
 have moved it: by at most ``Terms.reach`` each, of which it believes at most one per ``shortest_round_s``, and one more.
 Of a run that it has not seen before it cannot know the age, so it believes ``late_moves`` rounds.
 
@@ -33,26 +34,29 @@ CLOSE = 1e-5
 """By which a tensor may differ from the learner's own, in L2, as a part of its norm: other machines add in other
 orders."""
 _STATEMENT = b"quorate first model 1\x00"
+_LATER = b"quorate later model 1\x00"
 
 
-def statement_of(model: bytes) -> bytes:
-    """What is signed under a run's first model. ``model``: ``contribution.model_digest`` of it."""
+def statement_of(model: bytes, run: str = "", version: int = 0) -> bytes:
+    """What is signed under a first model, of any run, or under a later ``version`` of this ``run``. ``model``:
+    ``contribution.model_digest`` of it."""
     if len(model) != DIGEST_BYTES:
         raise ValueError(f"a model's digest has {DIGEST_BYTES} bytes, not {len(model)}")
-    return _STATEMENT + model
+    return _STATEMENT + model if version == 0 else _LATER + version.to_bytes(8, "big") + model + run.encode()
 
 
-def sign_model(signer: Signer, model: bytes) -> bytes:
-    """The signature of the authority, or of another key that owners trust, under a run's first model: 64 bytes."""
-    return signer.sign(statement_of(model))
+def sign_model(signer: Signer, model: bytes, run: str = "", version: int = 0) -> bytes:
+    """The signature of the authority, or of another key that owners trust, under such a model: 64 bytes."""
+    return signer.sign(statement_of(model, run, version))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class First:
-    """What a device found out of a run's first model."""
+    """What a device found out of a run's first model, or of a later one that is said to be signed."""
 
+    version: int = 0
     sketch: bytes = b""
-    """Of the first model; empty where this device does not have it."""
+    """Of that model; empty where this device does not have it."""
     made: bool = False
     """The device has made it itself, by the learner's ``initial(seed)``."""
     differs: str = ""
@@ -63,16 +67,26 @@ class First:
     """Whether this device's learner makes first models."""
 
 
-def require_origin(first: First, signature: bytes, policy: SecurePolicy, authority: bytes) -> None:
-    """Raise Refusal where the owner's policy takes no run of this ``first`` model. ``authority``: its public key."""
-    if policy.origins == "any":
+def require_origin(first: First, signature: bytes, policy: SecurePolicy, authority: bytes, run: str = "") -> None:
+    """Raise Refusal where the owner's policy takes no run of this ``first`` model, or no trusted key has signed the
+    later one. ``authority``: its public key."""
+    keys = (authority, *map(bytes.fromhex, policy.model_keys))
+    if policy.origins == "any" and (policy.largest_move is None or not first.version):
+        return
+    if first.version:
+        if not _is_signed(statement_of(first.signed, run, first.version), signature, keys):
+            raise Refusal(
+                f"The signature under version {first.version} of the run's model is of no key that this device trusts, "
+                "or is of another run, version or model.",
+                final=True,
+            )
         return
     if first.differs:
         raise Refusal(
             f"This model is not the one that the learner makes of the run's seed: {first.differs} is another.",
             final=True,
         )
-    if first.made or (first.signed and _is_signed(first.signed, signature, (authority, *_keys(policy)))):
+    if first.made or (first.signed and _is_signed(statement_of(first.signed), signature, keys)):
         return
     if first.signed:
         raise Refusal("The signature under the run's first model is of no key that this device trusts.", final=True)
@@ -84,14 +98,10 @@ def require_origin(first: First, signature: bytes, policy: SecurePolicy, authori
         )
 
 
-def _keys(policy: SecurePolicy) -> tuple[bytes, ...]:
-    return tuple(map(bytes.fromhex, policy.model_keys))
-
-
-def _is_signed(model: bytes, signature: bytes, keys: Collection[bytes]) -> bool:
+def _is_signed(statement: bytes, signature: bytes, keys: Collection[bytes]) -> bool:
     for key in keys:
         try:
-            require_signed(key, statement_of(model), signature, "a model")
+            require_signed(key, statement, signature, "a model")
         except CredentialError:
             continue
         return True
@@ -102,16 +112,17 @@ def require_reachable(
     terms: Terms, policy: SecurePolicy, known: Known | None, first: First, now: Known, values: int
 ) -> None:
     """Raise Refusal where the rounds since ``known``, the last model of this run that this device has accepted, or
-    since the ``first`` one, cannot have led to the model of ``now``. ``values``: how many parameters are averaged."""
+    since the ``first`` or signed one, cannot have led to the model of ``now``. ``values``: how many parameters are
+    averaged."""
     if policy.largest_move is None:
         return
     reach = terms.reach_with_noise(values)
     if further := moves_too_far(terms, policy, values):
         raise Refusal(further, final=True)
-    if known is not None:
+    if known is not None and (not first.version or known.version >= first.version):
         origin, moves = known.sketch, min(max(1, abs(now.version - known.version)), _believed(known, now, policy))
     elif first.sketch and not (first.made and now.version == 0):  # that was compared already
-        origin, moves = first.sketch, min(now.version, policy.late_moves)
+        origin, moves = first.sketch, min(now.version - first.version, policy.late_moves)
     else:
         return
     if distance(now.sketch, origin, unmeasured=math.inf) > ROOM * moves * reach:

@@ -141,22 +141,29 @@ def token(
 
 @app.command(epilog="Example: quorate authority sign model.safetensors --data quorate-authority")
 def sign(
-    model: Annotated[Path, typer.Argument(metavar="FILE", help="A first model, a safetensors file.")],
+    model: Annotated[Path, typer.Argument(metavar="FILE", help="A model, a safetensors file.")],
+    run: Annotated[str, typer.Option(help="The id of the run of which it is a later version.")] = "",
+    version: Annotated[int, typer.Option(min=0, help="Which version of that run's model it is.")] = 0,
     data: Data = DEFAULT_FOLDER,
     as_json: Json = False,
 ) -> None:
     """Sign a first model, so that devices take secure runs that begin from it: whoever trusts the authority then trusts
-    that nobody made it to read their data out of sums. A plan has the signature as secure.first_signature."""
+    that nobody made it to read their data out of sums. A plan has the signature as secure.first_signature.
+
+    With --run and --version it is under a later model of that run, such as one that a datacenter has made: 'quorate run
+    sign' gives it to the devices."""
     from client_sdk.device.contribution import model_digest
     from client_sdk.secagg.origin import sign_model
     from client_sdk.tensors import TensorError
 
+    if bool(run) != bool(version):
+        fail("--run and --version go together: a later model is signed as one version of one run.")
     try:
         digest = model_digest(model.read_bytes())
     except (OSError, TensorError) as error:
         fail(f"{model} is not a safetensors file that can be signed: {error}.")
     with _authority(data) as (issuer, _):
-        signature = sign_model(issuer.signer, digest).hex()
+        signature = sign_model(issuer.signer, digest, run, version).hex()
     if as_json:
         say_json({"model": digest.hex(), "signature": signature})
         return

@@ -191,6 +191,27 @@ def unbar(
     show_answer(view, done, as_json=as_json)
 
 
+@app.command(epilog="Example: quorate run sign mnist SIGNATURE --version 3")
+def sign(
+    run: RunName,
+    signature: Annotated[
+        str, typer.Argument(metavar="SIGNATURE", help="As 'quorate authority sign FILE --run --version' prints it.")
+    ],
+    version: Annotated[int, typer.Option(min=1, help="The version that it is under: the run's newest.")],
+    coordinator: Url = DEFAULT_URL,
+    key_file: KeyFile = None,
+    as_json: Json = False,
+) -> None:
+    """Give devices a signature under the newest model, as after a round in a datacenter. Audited.
+
+    Devices in secure rounds take a model that is further from the last one than rounds of theirs lead only where
+    somebody whom their owners trust has signed it."""
+    with asking(coordinator, key_file) as client:
+        view = client.sign(run, version, signature)
+    done = f"Devices of run {view.run} are told of the signature under version {version}. The audit records this."
+    show_answer(view, done, as_json=as_json)
+
+
 def _login() -> str:
     import getpass
 

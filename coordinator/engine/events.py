@@ -35,6 +35,7 @@ from coordinator.engine.secure.events import (
     Signed,
     Spent,
     Unbarred,
+    Vouched,
 )
 
 __all__ = [
@@ -78,6 +79,7 @@ __all__ = [
     "Unbarred",
     "UpdateLost",
     "UpdateRefused",
+    "Vouched",
     "Withdrew",
     "WorkerHeartbeat",
     "from_json",

@@ -350,7 +350,8 @@ class Plan(Section):
 
     @property
     def reach(self) -> Reach:
-        """How far a secure round of this plan moves the model at most. A datacenter moves it anywhere."""
+        """How far a secure round of this plan moves the model at most. A datacenter moves it anywhere, and devices take
+        such a model where somebody has signed it."""
         rate, curve = self.aggregation.server_learning_rate, self.schedule and self.schedule.server_learning_rate
         return self._reach_with(max(curve.rates(rate, self.finish.rounds)) if curve else rate)
 
@@ -365,7 +366,7 @@ class Plan(Section):
 
     def _reach_with(self, rate: float) -> Reach:
         rule = RULES.get(self.aggregation.rule)
-        if self.secure is None or self.datacenter is not None or rule is None:
+        if self.secure is None or rule is None:
             return NO_BOUND
         # Of what a rule makes of the groups' means no coordinate is beyond all of theirs.
         wider = 1.0 if rule.needs == "sum" else math.sqrt(self.secure.groups)

@@ -242,6 +242,8 @@ class RunState:
     it again."""
     declined: Mapping[str, str] = field(default_factory=dict)
     """Device -> why it takes part in no attempt on this checkpoint any more, without being spent."""
+    vouched: Annotated[tuple[int, str] | None, Field(exclude_if=not_)] = None
+    """The last version that somebody has signed, and the signature: see ``events.Vouched``."""
     barred: Mapping[str, Barred] = field(default_factory=dict)
     """Devices that take part in no secure round of the run for some rounds."""
     disputes: Annotated[Disputes, Field(exclude_if=not_)] = field(default_factory=dict)

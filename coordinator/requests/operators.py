@@ -17,6 +17,7 @@ from client_sdk.protocol.operators import (
     RenameRun,
     RoundView,
     RunView,
+    SignRun,
     UnbarDevice,
 )
 from coordinator.access import Operator, Role
@@ -88,6 +89,12 @@ def unbar(to: Coordinator, operator: Operator, message: UnbarDevice, *, run: Run
     """Lets a barred device take part in the run's secure rounds again. The audit names the operator as in an
     advance."""
     return to.operators.unbar(run, device, f"{operator.id} ({message.by})")
+
+
+def sign(to: Coordinator, operator: Operator, message: SignRun, *, run: RunId) -> RunView:
+    """Gives devices the signature of the authority, or of another key that their owners trust, under the newest version
+    of the run's model, such as one that a datacenter has made. Devices check it."""
+    return to.operators.vouch(run, message.version, message.signature)
 
 
 def rounds(
@@ -179,6 +186,13 @@ UNBAR = _owner(
     shape=Direct(unbar),
     summary="Let a barred device take part again",
 )
+SIGN = _owner(
+    method="POST",
+    route=Route.SIGN_RUN,
+    audited=Audited("run.sign", asks=("version",)),
+    shape=Direct(sign),
+    summary="Give the signature under a run's newest model",
+)
 ACT = _operator(
     method="POST",
     route=Route.RUN_ACTION,
@@ -188,6 +202,6 @@ ACT = _operator(
 )
 ENTRIES = (
     PUT_CHECKPOINT, CREATE, RUNS, RUN, ROUNDS, ROUND, CHECKPOINTS, METRICS, REPORT_METRICS, RENAME,
-    ADVANCE, UNBAR, ACT,
+    ADVANCE, UNBAR, SIGN, ACT,
 )  # fmt: skip
-"""The order matters: the template of ``ACT`` also matches the route of ``ADVANCE``."""
+"""The order matters: the template of ``ACT`` also matches the routes of ``ADVANCE`` and ``SIGN``."""

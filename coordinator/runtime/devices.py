@@ -380,13 +380,13 @@ class DeviceRequests:
         return offered
 
     def _terms(self, state: RunState) -> SecureTask | None:
-        """The plan's terms of secure rounds, and what it says of its first model; None: it has plain ones."""
+        """The plan's terms of secure rounds, and what is said of the origin of its model; None: it has plain ones."""
         terms, secure = state.terms, state.plan.secure
         if terms is None or secure is None:
             return None
-        signed = None
-        if secure.first_signature is not None and (row := self._core.store.checkpoint(state.run, 0)) is not None:
-            signed = SignedModel(digest=row.digest, bytes=row.bytes, signature=secure.first_signature)
+        signed, (version, signature) = None, state.vouched or (0, secure.first_signature)
+        if signature is not None and (row := self._core.store.checkpoint(state.run, version)) is not None:
+            signed = SignedModel(digest=row.digest, bytes=row.bytes, version=version, signature=signature)
         task = task_of(terms, weighting=state.plan.weighting)
         return task.changed(first_seed=secure.first_seed, signed=signed)
 

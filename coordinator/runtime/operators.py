@@ -184,6 +184,10 @@ class OperatorRequests:
         audit."""
         return self._change(run, lambda at: ev.Unbarred(at=at, device=device, by=by))
 
+    def vouch(self, run: str, version: int, signature: str) -> RunView:
+        """Gives devices the signature under this version of the run's model, its newest one."""
+        return self._change(run, lambda at: ev.Vouched(at=at, version=version, signature=signature))
+
     def rounds(self, run: str, after: int = 0, limit: int = 1000) -> list[RoundView]:
         if self._is_flower(run):
             return self._flower.views.rounds(run, after, limit)

@@ -164,6 +164,8 @@ class Standstill:
             return ""
         ways = ["more devices"]
         ways += ["a datacenter round"] if state.plan.datacenter is not None else []
+        if counts["declined"] and state.version and state.plan.datacenter is not None:
+            ways.append(f"a signature under a model of the datacenter ('quorate run sign {state.run}')")
         ways += [f"'quorate run unbar {state.run} DEVICE'"] if counts["barred"] else []
         if counts["spent"] or counts["declined"]:
             when = "" if state.exhausted else "once it is exhausted, and "

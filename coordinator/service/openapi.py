@@ -92,6 +92,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "RenameRun": {"name": "keyboards, with a larger cohort"},
     "AdvanceRun": {"by": "olga"},
     "UnbarDevice": {"by": "olga"},
+    "SignRun": {"version": 3, "signature": "5e" * 64},
     "CreateRun": {
         "plan": {"name": "mnist", "task": {"learner": "quorate:mnist-mlp"}, "finish": {"rounds": 10}},
         "init": _DIGEST,

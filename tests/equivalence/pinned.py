@@ -401,6 +401,7 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     "rename-run": (operators.RenameRun, {"name": "another"}, ()),
     "advance-run": (operators.AdvanceRun, {"by": "the owner"}, ()),
     "unbar-device": (operators.UnbarDevice, {"by": "the owner"}, ()),
+    "sign-run": (operators.SignRun, {"version": 3, "signature": "5e" * 64}, ()),
     "exchange-view": (operators.ExchangeView, _EXCHANGE_VIEW, ("ended_at",)),
     "secure-view": (operators.SecureView, _SECURE_VIEW, tuple(_SECURE_VIEW)[1:]),
     "lease-view": (operators.LeaseView, _LEASE_VIEW, ("metrics",)),
@@ -704,6 +705,7 @@ EVENTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "Discarded": ({"round": 7}, ()),
     "Advanced": ({"round": 7, "by": "the owner"}, ()),
     "Unbarred": ({"device": "d1", "by": "the owner"}, ()),
+    "Vouched": ({"version": 3, "signature": "5e" * 64}, ()),
 }
 """Stored kind -> (body, the fields that may be left out)."""
 

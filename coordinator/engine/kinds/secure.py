@@ -83,6 +83,8 @@ class Secure(RoundKind[ev.DeviceEvent | ev.SecureEvent]):
                 return departures.declined(state, event)
             case ev.Unbarred():
                 return marks.unbarred(state, event)
+            case ev.Vouched():
+                return marks.vouched(state, event)
             case ev.Discarded():
                 return _discarded(state, event)
             case ev.Advanced():

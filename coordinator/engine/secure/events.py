@@ -1,8 +1,8 @@
 """The events of secure rounds alone.
 
 Devices' messages have been verified and are durable as blobs: an event holds their digests, never a key, a share or
-a vector. All but ``Discarded``, ``Advanced`` and ``Unbarred`` belong to one attempt; those of another attempt are
-refused.
+a vector. All but ``Discarded``, ``Advanced``, ``Unbarred`` and ``Vouched`` belong to one attempt; those of another
+attempt are refused.
 """
 
 from __future__ import annotations
@@ -185,6 +185,18 @@ class Unbarred:
     """The operator, for the audit log."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vouched:
+    """An operator gives the signature of the authority, or of another key that devices' owners trust, under the run's
+    newest model: devices measure later ones from there, and who has declined this one is asked again."""
+
+    kind: ClassVar[str] = "Vouched"
+    at: float
+    version: int
+    signature: str
+    """64 bytes in hexadecimal. The coordinator does not know whom owners trust, so devices check it."""
+
+
 SecureEvent = (
     Announced
     | Advertised
@@ -203,4 +215,5 @@ SecureEvent = (
     | Discarded
     | Advanced
     | Unbarred
+    | Vouched
 )

@@ -51,3 +51,16 @@ def unbarred(state: RunState, event: ev.Unbarred) -> Step:
     rest = {device: held for device, held in state.barred.items() if device != event.device}
     draw: list[fx.Effect] = [fx.Draw(round=state.round_number)] if state.phase == "selecting" else []
     return replace(state, barred=rest), [audit, *draw]
+
+
+def vouched(state: RunState, event: ev.Vouched) -> Step:
+    """Devices are told of the signature from now on. Who has declined this model may do so no more."""
+    if state.over:
+        return refuse(state, "conflict", f"run {state.run} is {state.status}: it has no more rounds")
+    if state.plan.secure is None:
+        return refuse(state, "conflict", f"run {state.run} has plain rounds: no device asks for a signature")
+    if event.version != state.version or not event.version:
+        own = "; that of version 0 is secure.first_signature of the plan" if not event.version else ""
+        return refuse(state, "conflict", f"run {state.run} is at version {state.version}: only that can be signed{own}")
+    draw: list[fx.Effect] = [fx.Draw(round=state.round_number)] if state.phase == "selecting" else []
+    return replace(state, vouched=(event.version, event.signature), declined={}), draw

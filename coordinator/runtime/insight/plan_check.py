@@ -339,6 +339,15 @@ def said_of_secure(
     if from_file and (first := secure.said_of_first()):
         yield Said("first model", first, warns=True)
     yield from (Said("owners", text, warns=True) for text in declined(plan, values, examples))
+    if plan.datacenter is not None:
+        yield Said("datacenter", UNSIGNED)
+
+
+UNSIGNED = (
+    "devices whose owners set nothing decline a model that a datacenter has made where it is further than their rounds "
+    "lead, and the run waits until it is signed: quorate authority sign FILE --run RUN --version VERSION, then "
+    "quorate run sign."
+)
 
 
 def declined(plan: Plan, values: int | None, examples: int | None = None) -> Iterator[str]:

@@ -9,6 +9,7 @@ const ASKED: Readonly<Record<string, string>> = {
   "run.stop": "stop the run permanently",
   "run.rename": "show the run by another name",
   "run.advance": "advance an exhausted run",
+  "run.sign": "give the signature under a model",
   "flower.create": "create a Flower run, or go on with it",
   "flower.end": "end the Flower run",
   "device.register": "register a device",

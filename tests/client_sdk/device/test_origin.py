@@ -55,6 +55,7 @@ def model(moved: float, version: int, at: float = 0.0) -> Known:
 
 MADE = First(sketch=sketch(), made=True, can_make=True)
 FURTHER, DIFFERENT = "further from the last one", "not the one that the learner makes"
+LATER = "under version 3 of the run's model is of no key that this device trusts, or is of another run, version"
 UNKNOWN, UNTRUSTED = "does not know where the run's model comes from", "of no key that this device trusts"
 
 
@@ -132,6 +133,50 @@ def test_a_signed_model_is_taken_from_the_authority_and_from_keys_that_the_owner
     with pytest.raises(Refusal, match=UNTRUSTED):
         require_origin(first, sign_model(mine, first.signed), SecurePolicy(), pinned)
     assert model_digest(to_bytes({**MODEL, "~control/w": MODEL["w"]})) == first.signed, "what a strategy shares"
+
+
+def test_a_later_version_is_taken_where_the_signature_is_of_this_run_version_and_model() -> None:
+    authority, pinned = DeviceKey(b"a" * 32), bytes.fromhex(DeviceKey(b"a" * 32).public_hex)
+    digest = model_digest(to_bytes(MODEL))
+    later = First(version=3, sketch=sketch(), signed=digest, can_make=True)
+    bounded = SecurePolicy(origins="any")
+    require_origin(later, sign_model(authority, digest, "run", 3), bounded, pinned, "run")
+    other = model_digest(to_bytes({**MODEL, "w": -MODEL["w"]}))
+    for signature in (
+        sign_model(authority, digest, "run2", 3),
+        sign_model(authority, digest, "run", 4),
+        sign_model(authority, other, "run", 3),
+        sign_model(authority, digest),
+        sign_model(DeviceKey(b"b" * 32), digest, "run", 3),
+        bytes(64),
+    ):
+        with pytest.raises(Refusal, match=LATER) as refused:
+            require_origin(later, signature, bounded, pinned, "run")
+        assert refused.value.final
+    with pytest.raises(Refusal, match=UNTRUSTED):
+        require_origin(replace(later, version=0), sign_model(authority, digest, "run", 3), SecurePolicy(), pinned)
+    require_origin(later, bytes(64), SecurePolicy(origins="any", largest_move=None), pinned, "run")
+
+
+@pytest.mark.parametrize(
+    ("known", "moved", "version", "why"),
+    [
+        (None, 500.0, 7, ""),
+        (model(0.0, 6), 500.0, 7, ""),
+        (model(0.0, 6), 502.0, 8, ""),
+        (model(0.0, 6), 510.0, 8, FURTHER),
+        (None, 502.0, 8, ""),
+        (None, 560.0, 800, FURTHER),
+        (None, 500.0, 6, FURTHER),  # a signature of a version that is not there yet
+        (model(0.0, 7), 500.0, 8, FURTHER),  # what it knows is as new as what was signed
+    ],
+)
+def test_models_after_a_signed_version_are_measured_from_there(
+    known: Known | None, moved: float, version: int, why: str
+) -> None:
+    signed = First(version=7, sketch=sketch(500.0), signed=b"s" * 32)
+    assert why in (found := far(known, model(moved, version, at=5.0), signed))
+    assert bool(found) == bool(why)
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "signed": None,
     },
     "SecureWait": {"hold_s": 25.0},
+    "SignedModel": {"version": 0},
     "Started": {"attempt": 0},
     "Task": {
         "learner_version": None,

@@ -101,7 +101,7 @@ def test_what_holds_without_an_owners_word_is_the_owners_page() -> None:
         (
             "--largest-move 1`, `--late-moves 1",
             (
-                f"{bounds.largest_move:g} clips a round; "
+                f"{bounds.largest_move:g} clips a round, from the last model known or a signed one; "
                 f"{bounds.late_moves} moves for a run that your device has not seen before"
             ),
         ),

@@ -152,3 +152,17 @@ def test_a_signature_under_a_first_model_is_of_its_tensors_alone(folder: str, tm
     code, out, err = quorate("sign", str(file), "--data", folder)
     assert (code, out) == (1, "")
     assert "is not a safetensors file that can be signed" in err
+
+
+def test_a_signature_under_a_later_model_is_of_its_run_and_version(folder: str, tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(to_bytes({"w": np.arange(6, dtype=np.float32)}))
+    later = ("--run", "mnist", "--version", "3")
+    (shown,), (made,) = lines("show", "--data", folder), lines("sign", str(file), *later, "--data", folder)
+    first = First(version=3, signed=bytes.fromhex(made["model"]))
+    signature, pinned = bytes.fromhex(made["signature"]), bytes.fromhex(shown["public_key"])
+    require_origin(first, signature, SecurePolicy(), pinned, "mnist")
+    for words in (later[:2], later[2:]):
+        code, out, err = quorate("sign", str(file), *words, "--data", folder)
+        assert (code, out) == (1, "")
+        assert "--run and --version go together" in err

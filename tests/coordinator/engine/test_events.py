@@ -119,6 +119,7 @@ def test_the_names_in_the_log_are_these_whatever_the_classes_are_called() -> Non
         "Discarded",
         "Advanced",
         "Unbarred",
+        "Vouched",
     }
     assert ev.from_json("CommitFailed", 1.0, {"round": 2, "reason": "not finite"}).kind == "CommitFailed"
 

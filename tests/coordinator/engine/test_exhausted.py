@@ -12,6 +12,7 @@ from coordinator.engine import rounds
 from tests.coordinator.engine.secure_story import POOL, SIX, SecureStory
 from tests.coordinator.engine.story import FALLBACK, START, Story, digest_of, every, only, refusal
 
+SIGNATURE = "5e" * 64
 SAYS = (
     "the run is exhausted at version 0: of the devices that wait 6 have signed on this checkpoint; "
     "2 can still contribute, and a secure round needs 4: it waits for other devices"
@@ -238,3 +239,20 @@ def test_what_is_declined_after_its_round_is_kept_until_there_is_another_model()
     assert only(story.declined("g", round=1, late=True), fx.Refused).kind == "late"
     assert only(story.declined("g", round=2, late=True), fx.Refused).kind == "late"
     assert story.state.declined == {}
+
+
+def test_a_signature_under_the_newest_model_asks_devices_again_that_declined_it() -> None:
+    story = SecureStory().cohort()
+    assert refusal(story.happens(ev.Vouched(at=story.at, version=0, signature=SIGNATURE))) == "conflict"
+    story.whole_round()
+    for device in story.cohort().state.current.members:
+        story.declined(device)
+    assert (story.state.version, story.state.phase, len(story.state.declined)) == (1, "selecting", 5)
+    for version in (0, 2):
+        assert refusal(story.happens(ev.Vouched(at=story.at, version=version, signature=SIGNATURE))) == "conflict"
+    assert only(story.happens(ev.Vouched(at=story.at, version=1, signature=SIGNATURE)), fx.Draw).round == 3
+    assert (story.state.vouched, story.state.declined) == ((1, SIGNATURE), {})
+    story.cohort()
+    assert story.state.phase == "collecting"
+    assert not story.happens(ev.Vouched(at=story.at, version=1, signature=SIGNATURE[::-1])), "no draw is due"
+    assert story.state.vouched == (1, SIGNATURE[::-1])

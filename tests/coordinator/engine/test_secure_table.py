@@ -120,6 +120,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "Spent": {"device": "f"},
     "Declined": {"device": "f", "reason": "it advertised 8 times here"},
     "Unbarred": {"device": "f", "by": "olga"},
+    "Vouched": {"version": 0, "signature": "5e" * 64},
     "Signed": MESSAGE,
     "Revealed": MESSAGE,
     "Opened": {"bytes": 9, "weight": 30},
@@ -186,6 +187,7 @@ CommitFailed   x stale         x stale         x stale         x stale       x s
 Discarded      -               -               -               -             -               -
 Advanced       x conflict      x conflict      x conflict      x conflict    x conflict      x conflict
 Unbarred       x conflict      x conflict      x conflict      x conflict    x conflict      x conflict
+Vouched        x conflict      x conflict      x conflict      x conflict    x conflict      x conflict
 Leased         x stale         x stale         x stale         x stale       x stale         x stale
 Heartbeat      x lease-lost    x lease-lost    x lease-lost    x lease-lost  x lease-lost    x lease-lost
 LeaseEnded     x lease-lost    x lease-lost    x lease-lost    x lease-lost  x lease-lost    x lease-lost
@@ -226,6 +228,7 @@ CommitFailed   x stale         x stale         x stale         selecting       x
 Discarded      -               -               -               -               -               -               -
 Advanced       x conflict      x conflict      x conflict      x conflict      committing      x conflict      x conflict
 Unbarred       x conflict      x conflict      x conflict      x conflict      x conflict      x conflict      x conflict
+Vouched        x conflict      x conflict      x conflict      x conflict      x conflict      x conflict      x conflict
 Leased         x stale         x stale         x stale         x stale         x stale         x stale         x stale
 Heartbeat      x lease-lost    x lease-lost    x lease-lost    x lease-lost    x lease-lost    x lease-lost    x lease-lost
 LeaseEnded     x lease-lost    x lease-lost    x lease-lost    x lease-lost    x lease-lost    x lease-lost    x lease-lost

@@ -111,6 +111,7 @@ def event_of(kind: str, story: Story, **more: Any) -> ev.Event:
     }
     cls = next(cls for cls in get_args(ev.Event) if cls.kind == kind)
     usual |= {"Discarded": {"round": 1}, "Advanced": {"round": 1, "by": "olga"}, "Unbarred": {"device": "d", "by": "o"}}
+    usual |= {"Vouched": {"version": 0, "signature": "5e" * 64}}
     usual |= {"Renamed": {"name": "another"}, "Seeded": {"round": 1, "digest": digest_of("seed", 1)}}
     event: ev.Event = cls(**{"at": story.at, **usual.get(kind, {}), **more})
     return event
@@ -178,7 +179,7 @@ TABLE["UpdateLost"] = {**dict.fromkeys(PLACES, "x stale"), "committing": "collec
 TABLE["Renamed"] = dict.fromkeys(PLACES, "renamed")
 TABLE["Seeded"] = dict.fromkeys(PLACES, "x stale")  # the plan has no noise
 TABLE["Discarded"] = dict.fromkeys(PLACES, "-")
-TABLE["Advanced"] = TABLE["Unbarred"] = dict.fromkeys(PLACES, "x conflict")
+TABLE["Advanced"] = TABLE["Unbarred"] = TABLE["Vouched"] = dict.fromkeys(PLACES, "x conflict")
 PAIRS = [(kind, place) for kind in TABLE for place in PLACES]
 
 

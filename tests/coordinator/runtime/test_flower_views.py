@@ -129,6 +129,7 @@ def test_what_makes_no_sense_for_it_is_refused_in_one_sentence(world: FlowerWorl
         lambda: operators.rename("vision", "eyes"),
         lambda: operators.advance("vision", "olga"),
         lambda: operators.unbar("vision", "d1", "olga"),
+        lambda: operators.vouch("vision", 1, "5e" * 64),
         lambda: operators.checkpoints("vision"),
         lambda: operators.metrics("vision"),
         lambda: operators.events("vision"),

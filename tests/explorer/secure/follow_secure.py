@@ -19,7 +19,7 @@ OF_ATTEMPT = (
     "Revealed", "Opened", "OpeningFailed", "Spent", "Declined",
 )  # fmt: skip
 """Events of one attempt."""
-SECURE_EVENTS = (*OF_ATTEMPT, "Discarded", "Advanced", "Unbarred")
+SECURE_EVENTS = (*OF_ATTEMPT, "Discarded", "Advanced", "Unbarred", "Vouched")
 SENT = {
     "Advertised": ("advertised", ("collecting",)),
     "Shared": ("shared", ("sharing",)),
@@ -71,6 +71,9 @@ class SecureFollowing(Following):
             return []
         if event.kind == "Advanced":
             return self._advanced(event, body)
+        if event.kind == "Vouched":
+            self.declined.clear()
+            return []
         if event.kind == "Unbarred":
             if self.barred.pop(body["device"], None) is None:
                 raise self._odd(event, "the device is not barred")
