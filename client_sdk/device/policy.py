@@ -152,6 +152,11 @@ def work_refusal(task: Task, bounds: SecureBounds, examples: int) -> str | None:
     return None
 
 
+def largest_batch(bounds: SecureBounds, examples: int) -> int:
+    """The largest batch that ``work_refusal`` lets pass, of so many examples or more."""
+    return max(1, int(bounds.largest_batch * _least(examples, bounds)))
+
+
 def _least(examples: int, bounds: SecureBounds) -> int:
     """The smallest number of examples, of those that these bounds take, that has the ``rounded_size`` of this one."""
     return max(rounded_size(examples) // 2 + 1, bounds.fewest_examples)

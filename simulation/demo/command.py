@@ -104,7 +104,7 @@ def directed(setting: Setting, folder: Path, screen: Screen, stop: Event) -> Ite
             *("serve", "--data", str(folder / "coordinator"), "--port", str(setting.port)),
             *("--dev-authority", "--json"),
         )
-        _look_at_data(setting, screen)
+        setting = _look_at_data(setting, screen)
         ready = json.loads(children.first_line(server, READY_S))
         url = str(ready["url"])
         token = folder / Path(ready["device_token_file"]).relative_to(folder.resolve())
@@ -194,15 +194,19 @@ class _Runs:
         )
 
 
-def _look_at_data(setting: Setting, screen: Screen) -> None:
-    """Load the data once, before several processes need it, and report its errors before anything starts."""
+def _look_at_data(setting: Setting, screen: Screen) -> Setting:
+    """Load the data once, before several processes need it, and report its errors before anything starts. Returns the
+    settings for data of devices so large."""
     data = load_data(setting.split.data)
     if data.test is None:
         raise Failure(f"{setting.split.data} has no test part: nothing could be scored.")
-    setting.split.shards(data.train)
+    fitted = setting.for_data([len(part) for part in setting.split.shards(data.train)])
     split = setting.split
     how = f"{split.by}, alpha {split.alpha:g}" if split.by == "dirichlet" else split.by
     screen.note(f"{len(data.train)} examples of {split.data} go to {split.devices} devices ({how}).")
+    if fitted.batch_size < setting.batch_size:
+        screen.note(f"Batches have {fitted.batch_size} examples: devices' owners want several in their data.")
+    return fitted
 
 
 def _fleet(setting: Setting) -> list[str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from client_sdk.device.policy import largest_batch
+from client_sdk.protocol.secure import SecureBounds
 from client_sdk.secagg.parameters import STRICT_LIMIT
 from simulation.fleet.split import Split
 from simulation.fleet.trainer import FleetHabits
@@ -63,6 +66,22 @@ class Setting:
     def pool(self) -> int:
         """How many devices must wait before a cohort is drawn: more than ``select``, so that cohorts differ."""
         return self.select + (self.split.devices - self.select) // 5
+
+    def for_data(self, sizes: Sequence[int]) -> Setting:
+        """These settings for devices with so many examples each: with a batch that the owners of enough of them let
+        into secure rounds. ValueError where too few devices have data enough for these."""
+        bounds = SecureBounds()
+        if not (self.secure or self.secure_rounds):
+            return self
+        size = sorted(sizes, reverse=True)[self.pool - 1]
+        if size < bounds.fewest_examples:
+            enough = sum(one >= bounds.fewest_examples for one in sizes)
+            raise ValueError(
+                f"Secure rounds take {bounds.fewest_examples} examples of a device or more, and {enough} of "
+                f"{len(sizes)} devices have as many, of {self.pool} that a cohort is drawn from: use fewer --devices, "
+                "or --secure-rounds 0."
+            )
+        return replace(self, batch_size=min(self.batch_size, largest_batch(bounds, size)))
 
     @property
     def smallest_cohort(self) -> int:

@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from client_sdk.device.policy import work_refusal
 from client_sdk.protocol.operators import ExchangeView, Funnel, MetricView, RoundView, RunView, SecureView
+from client_sdk.protocol.secure import SecureBounds
 from coordinator.datafolder import DATABASE_FILE
 from coordinator.engine.plan import Plan
 from simulation.demo import screen as screens
@@ -57,6 +59,25 @@ def test_the_secure_rounds_train_as_the_plain_ones_do() -> None:
     assert "secure" not in plain
     assert plain["task"] == secure["task"]
     assert secure["aggregation"] == {**plain["aggregation"], "partial": "refuse"}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batch_size"), [([65] * 400, 20), ([64] * 400, 16), ([24] * 400, 10), ([20] * 360 + [8] * 40, 10)]
+)
+def test_repro_batches_fit_into_the_data_of_small_devices(sizes: list[int], batch_size: int) -> None:
+    """Their owners refuse larger ones, and the secure rounds never began."""
+    fitted = setting().for_data(sizes)
+    assert fitted.batch_size == batch_size
+    plan = Plan.parse(tomllib.loads(fitted.secure_plan()))
+    took = [size for size in sizes if work_refusal(plan.task, SecureBounds(), size) is None]
+    assert len(took) >= fitted.pool
+    assert setting(secure_rounds=0).for_data(sizes).batch_size == 20, "plain rounds take any"
+    assert setting(batch_size=4).for_data(sizes).batch_size == 4
+
+
+def test_devices_with_too_few_examples_are_refused_before_anything_starts() -> None:
+    with pytest.raises(ValueError, match="Secure rounds take 20 examples of a device or more, and 319 of 400 devices"):
+        setting().for_data([20] * 319 + [19] * 81)
 
 
 def test_with_all_rounds_secure_the_plan_has_all_rounds() -> None:
