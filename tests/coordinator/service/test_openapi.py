@@ -53,7 +53,7 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-OPERATIONS = 75
+OPERATIONS = 80
 STREAMS = (Route.EVENTS, Route.STREAM)
 EACH = 15
 """Requests to each operation. `make soak` sends more."""
