@@ -51,6 +51,7 @@ ELSEWHERE = {
     "run create examples/fallback.toml": "tests/coordinator/datacenter/test_agent.py reads this plan",
     "rounds fallback": "of that run",
     "privacy audit": "tests/simulation/test_privacy_audit.py runs it",
+    "privacy ledger": "tests/coordinator/test_cli.py runs each of them",
     "report": "tests/coordinator/commands/test_report.py runs it",
     "keys": "in docs/operators.md; tests/coordinator/test_cli.py runs them",
     "status --key-file": "tests/coordinator/test_cli.py runs it",

@@ -40,6 +40,7 @@ INVARIANTS: dict[str, str] = {
     "one-end": "4. A round has one terminal state.",
     "whole-blob": "5. No reader sees a checkpoint without its complete blob.",
     "unmasked": "6. Nothing unmasked is stored, and no rebuilt secret.",
+    "ledger": "7. The privacy ledger holds what models tell.",
     "ack-durable": "8. Acknowledged is durable.",
     "same-bits": "10. The same set of encoded updates gives the same bits.",
     "liveness": "11. With enough live devices some round commits in bounded time.",

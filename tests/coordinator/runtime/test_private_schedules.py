@@ -113,7 +113,7 @@ BUGS: dict[Patch, What] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__.replace("_", "-"))
-def test_a_seeded_bug_is_found(bug: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seeded_bug_of_private_rounds_is_found(bug: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     bug(monkeypatch)
     with pytest.raises(Broken):
         deque(map(Schedule.play, schedules(BUGS[bug])), maxlen=0)

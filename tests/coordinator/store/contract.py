@@ -18,13 +18,14 @@ from tests.coordinator.store.contract_chains import ChainContract
 from tests.coordinator.store.contract_fleet import FleetContract
 from tests.coordinator.store.contract_flower import FlowerContract
 from tests.coordinator.store.contract_insight import InsightContract
+from tests.coordinator.store.contract_privacy import PrivacyContract
 from tests.coordinator.store.contract_secure import SecureContract
 from tests.coordinator.store.contract_transactions import TransactionContract
 
 
 class StoreContract(
     FleetContract, TransactionContract, ChainContract, AuditContract, AccessContract, SecureContract, InsightContract,
-    FlowerContract,
+    FlowerContract, PrivacyContract,
 ):  # fmt: skip
     def test_an_empty_store_knows_nothing(self, store: Store) -> None:
         assert store.run("r1") is None

@@ -46,7 +46,7 @@ def test_the_history_is_sound(played: Path) -> None:
 
 
 @pytest.mark.parametrize(("table", "column"), FIELDS)
-def test_a_random_change_of_a_field_is_found(played: Path, table: str, column: str, tmp_path: Path) -> None:
+def test_a_random_change_of_a_field_of_a_ledger_is_found(played: Path, table: str, column: str, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(played, tmp_path / "data"))
     with doctored(folder) as doctor:
         what = change(doctor, table, column, random.Random(f"{table}.{column}"))
