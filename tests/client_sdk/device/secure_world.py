@@ -324,6 +324,7 @@ class SessionPhone(Phone):
             task=Task.model_validate(plan.task.model_dump()),
             report_within_s=60,
             secure=task.changed(**self.secure_task),
+            privacy=plan.privacy_terms,
             max_update_bytes=0,
         )
 

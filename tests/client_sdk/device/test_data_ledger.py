@@ -24,10 +24,12 @@ from client_sdk.protocol.devices import (
     PrivacyTerms,
     Task,
 )
-from client_sdk.protocol.secure import SecureTask
+from client_sdk.protocol.names import Route
+from client_sdk.protocol.secure import SecureRefusal, SecureTask
 from tests.client_sdk.device.scripted import CHECKPOINT, Crash, Driver, ScriptedCoordinator, offer
-from tests.client_sdk.device.secure_world import finish, world_with
+from tests.client_sdk.device.secure_world import SessionPhone, finish, world_with
 from tests.client_sdk.device.sessions import run
+from tests.coordinator.secure.world import World
 
 DELTA, NOISE = 1e-6, 2.0
 ROUND = rho_of(NOISE, 1)
@@ -339,3 +341,73 @@ def test_under_masks_an_answer_costs_what_devices_add_whatever_else_is_said() ->
         debit = debit_for("https://c", assignment, "answer")
         assert debit.rho == (None if rho is None else pytest.approx(rho, rel=1e-12))
         assert debit.most_rounds == 3
+
+
+NOISED: dict[str, Any] = {
+    "n": 6,
+    "cohort": {"quorum": 0.5, "most_rounds": 3},
+    "aggregation": {"weighting": "equal"},
+    "privacy": {"mechanism": "distributed", "clip": 4.0, "noise": NOISE, "delta": DELTA},
+}
+
+
+def noised() -> tuple[World, SessionPhone]:
+    """A world of devices that weigh the same and add noise; the first is a session."""
+    world, (phone,) = world_with(1, **NOISED)
+    assert world.plan.terms is not None
+    for member in world.members:
+        member.weight = world.plan.terms.weight_cap
+    return world, phone
+
+
+def masks(phone: SessionPhone) -> set[bytes]:
+    return {one for (_, _, stage), sent in phone.sent.items() if stage == "mask" for one in sent}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_masked_vector_is_debited_before_it_leaves_and_once_wherever_the_device_dies(when: str) -> None:
+    """It is the same bytes when it is sent again."""
+    world, phone = noised()
+    finish(world, [phone])
+    assert phone.history == [(1, "receipt")]
+    debits = [n for n, action in enumerate(phone.performed) if isinstance(action, Spend) and not action.ahead]
+    sent = [n for n, one in enumerate(phone.performed) if isinstance(one, Send) and one.path.get("stage") == "mask"]
+    assert debits[0] < sent[0]
+    for place in range(debits[0] - 2, sent[0] + 2):
+        world, phone = noised()
+        phone.crashes = {place: when}
+        finish(world, [phone])
+        assert isinstance(phone.storage, MemoryStorage)
+        assert (phone.storage.ledger.answers, len(masks(phone))) == (1, 1)
+        assert phone.storage.ledger.rho == pytest.approx(ROUND)
+
+
+def test_an_owner_bounds_secure_rounds_with_noise_too() -> None:
+    def played(**given: Any) -> SessionPhone:
+        world, phone = noised()
+        phone.policy = phone.policy.changed(privacy=bounds(**given))
+        finish(world, [phone])
+        return phone
+
+    assert played(private_only=NOISE, most_epsilon=1.01 * epsilon_of(ROUND, DELTA)).history == [(1, "receipt")]
+    for given, sentence in (
+        ({"private_only": 1.1 * NOISE}, "in which devices add noise of 2.2 x clip themselves"),
+        ({"most_epsilon": 0.9 * epsilon_of(ROUND, DELTA)}, "one round of this plan costs"),
+    ):
+        phone = played(**given)
+        assert (phone.trainings, phone.sent) == (0, {})
+        assert sentence in phone.storage.history()[-1].reason
+        (told,) = phone.routes(Route.SECURE_REFUSAL)
+        assert isinstance(told.message, SecureRefusal)
+        assert told.message.reason == "This device does not take part in this round.", "what it tells is no reason"
+
+
+def test_what_was_spent_elsewhere_ends_a_secure_attempt_before_its_vector_leaves() -> None:
+    world, phone = noised()
+    phone.policy = phone.policy.changed(privacy=bounds(most_epsilon=1.01 * epsilon_of(ROUND, DELTA)))
+    world.play(done=lambda _: (1, 0, "share") in phone.sent)
+    assert phone.storage.spend(debit(coordinator="b"), bounds()) is None
+    finish(world, [phone])
+    assert not masks(phone)
+    assert "would lose epsilon" in phone.storage.history()[-1].reason
+    assert phone.name not in world.survivors()
