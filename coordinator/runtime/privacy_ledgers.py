@@ -108,6 +108,19 @@ def reason_against(reader: Reader, plan: Plan) -> str:
     return ""
 
 
+def warnings_of(reader: Reader, plan: Plan) -> list[str]:
+    """What keeps devices out of a run of this plan, in a sentence; none where nothing does."""
+    if plan.privacy is None:
+        return []
+    ledger = plan.privacy.ledger or ""
+    out = reader.privacy_elsewhere([ledger, *(row.other for row in reader.privacy_allowances(ledger))])
+    if not out:
+        return []
+    devices, take = ("device has", "takes") if out == 1 else ("devices have", "take")
+    ways = "name their privacy.ledger in this plan too, or let an owner allow it ('quorate privacy ledger allow')"
+    return [f"{out} {devices} lost some privacy by other ledgers and {take} no part: {ways}"]
+
+
 def simulated(core: Core, plan: Plan) -> None:
     """Makes the ledger that a simulated run names, with the plan's own budget: it protects nobody."""
     privacy = plan.privacy

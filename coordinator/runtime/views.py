@@ -75,7 +75,7 @@ def with_ledger(reader: Reader, view: RunView, state: RunState) -> RunView:
     if privacy is None:
         return view
     often = max((counted for _, counted in state.participation.values()), default=0)
-    rho = max((row.most for row in reader.privacy_debits(state.run)), default=0.0)
+    rho = reader.privacy_lost(state.run)
     ledger, most = privacy.ledger_of(state.run), budget(reader, plan, privacy, state.run)
     spent = reader.privacy_figure(ledger).rho
     told = PrivacyView(

@@ -49,6 +49,20 @@ _FIGURE = Query(
 )
 
 
+def _elsewhere(sa: Any, t: Any) -> Any:
+    spending = t.privacy_spending.c
+    others = spending.ledger.not_in(sa.bindparam("ledgers", expanding=True))
+    return sa.select(sa.func.count(spending.device.distinct())).where(others)
+
+
+_ELSEWHERE = Query(
+    sql=_elsewhere,
+    python=lambda reader, ledgers: [
+        (len({row.device for row in reader._all(SpendingRow) if row.ledger not in ledgers}),)
+    ],
+)
+
+
 class LedgerReader(Reads):
     """Reads, usable inside a transaction and outside."""
 
@@ -81,6 +95,14 @@ class LedgerReader(Reads):
     def privacy_totals(self, ledger: str) -> dict[str, float]:
         """Device -> what it has lost in this ledger, over all runs."""
         return {row[0]: row[1] for row in self._ask(_TOTALS, ledger=ledger)}
+
+    def privacy_lost(self, run: str) -> float:
+        """What the device that has lost most in this run has lost in it."""
+        return max((float(most) for (most,) in self._values(DebitRow, "most", {"run": run}, "-most", 1)), default=0.0)
+
+    def privacy_elsewhere(self, ledgers: Collection[str]) -> int:
+        """How many devices have lost something by other ledgers than these."""
+        return int(self._ask(_ELSEWHERE, ledgers=list(ledgers))[0][0])
 
     def privacy_figure(self, ledger: str) -> Figure:
         return Figure(*self._ask(_FIGURE, ledger=ledger)[0])

@@ -55,6 +55,7 @@ from coordinator.engine.secure.plan import EXCHANGES, quantizer
 from coordinator.folding.aggregator import coarse
 from coordinator.runtime.core import Core
 from coordinator.runtime.marks import tensors_of
+from coordinator.runtime.privacy_ledgers import warnings_of
 from coordinator.runtime.run_creation import Sees, checked_initial, checked_plan, free_id
 from coordinator.secure.announcing import statistics_of
 
@@ -261,6 +262,7 @@ class PlanCheck:
         if registered - spent < plan.cohort.quorum_count:
             warnings.append(_too_few(plan, registered, spent))
         warnings += self._capped(plan)
+        warnings += warnings_of(self._core.store, plan)
         rule = algorithm(plan, self._core.extensions(plan))
         values = None if cost is None else cost.values - cost.statistics
         said = list(said_of_secure(plan, rule, values, from_file=cost is not None))

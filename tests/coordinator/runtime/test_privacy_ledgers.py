@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from client_sdk.privacy.accounting import epsilon_of, rho_of
+from client_sdk.protocol.insight import CheckPlan
 from coordinator.access import Grant, Operator
 from coordinator.blobs import MemoryBlobs
 from coordinator.requests.privacy import run_privacy
@@ -16,7 +17,7 @@ from coordinator.store.memory import MemoryStore
 from coordinator.store.port import LedgerRow, SpendingRow, StoreError
 from coordinator.store.privacy import AllowanceRow
 from coordinator.verify import verify
-from tests.coordinator.runtime.test_private_rounds import create, logged, violations
+from tests.coordinator.runtime.test_private_rounds import PRIVATE, create, logged, violations
 from tests.coordinator.world import World
 
 ALL: dict[str, Any] = {"select": 8, "goal": 8, "quorum": 1.0, "most_rounds": 2}
@@ -152,6 +153,9 @@ def test_a_device_that_has_lost_something_by_one_ledger_takes_part_by_another_on
     play(world, "marks")
     world.coordinator.operators.stop("marks")
     world.settle()
+    plan = CheckPlan(plan=world.plan(**{**PRIVATE, "cohort": ALL}))
+    warnings = world.coordinator.insight.plans.check(plan, permitted=lambda run: True).warnings
+    assert any("8 devices have lost some privacy by other ledgers and take no part" in text for text in warnings)
     create(world, cohort=ALL)
     world.check_in()
     world.pass_time(11)

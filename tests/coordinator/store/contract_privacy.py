@@ -39,6 +39,8 @@ class PrivacyContract:
         assert len(store.privacy_spending_in("phones")) == 3
         assert store.privacy_spending([]) == store.privacy_spending_in("other") == []
         assert store.privacy_figure("other") == Figure(0, 0.0)
+        assert (store.privacy_lost("r1"), store.privacy_lost("r3")) == (0.75, 0.0)
+        assert (store.privacy_elsewhere(["other"]), store.privacy_elsewhere(["phones"])) == (2, 0)
 
     def test_a_ledger_and_an_owners_word_stand_as_they_were_given_and_in_the_audit(self, store: Store) -> None:
         row = LedgerRow(ledger="phones", epsilon=8, delta=1e-6, created_at=1.0, created_by="k")
