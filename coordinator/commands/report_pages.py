@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from html import escape
 
 from client_sdk.protocol.privacy_report import PrivacyReport, SignedReport
+from client_sdk.terminal import cell
 from coordinator.runtime.insight.privacy_report import is_signed
 
 _COMMENT = re.compile(r"<!-- quorate privacy report ([A-Za-z0-9+/=]+) -->\s*\Z")
@@ -70,7 +71,7 @@ def read(text: str) -> SignedReport:
     text says anything else than what is signed."""
     comment = _COMMENT.search(text)
     try:
-        content = json.loads(b64decode(comment[1]) if comment else text)
+        content = json.loads(b64decode(comment[1]) if comment else text, object_pairs_hook=_once_each)
         signed = SignedReport.model_validate(content)
     except ValueError:
         raise BadReport("It is no privacy report, as 'quorate report' writes it.") from None
@@ -82,6 +83,15 @@ def read(text: str) -> SignedReport:
             f"{signed.report.version} has written is read by that version; its JSON by any.)"
         )
     return signed
+
+
+def _once_each(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    """An object of JSON. ValueError where a name comes twice: people would read one of the two, and programs the
+    other."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name comes twice")
+    return found
 
 
 # ------------------------------------------------------------ what it says
@@ -154,7 +164,7 @@ def _apart(of: PrivacyReport) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """One way to write a page. Texts are escaped before."""
+    """One way to write a page. Texts are escaped before, and have one line each."""
 
     title: Callable[[str], str]
     heading: Callable[[str], str]
@@ -163,7 +173,10 @@ class _Form:
     table: Callable[[Sequence[str], Iterable[Sequence[str]]], str]
 
 
-def _page(signed: SignedReport, form: _Form, escaped: Callable[[str], str]) -> str:
+def _page(signed: SignedReport, form: _Form, escape_markup: Callable[[str], str]) -> str:
+    def escaped(text: str) -> str:
+        return escape_markup(cell(text))
+
     report = signed.report
     made = datetime.fromtimestamp(report.made_at, UTC)
     named = report.run if report.name == report.run else f"{report.run} ({report.name})"

@@ -27,7 +27,7 @@ from coordinator.engine.state import RunState
 from coordinator.runtime.core import Core
 from coordinator.runtime.insight.ledgers import view_of
 from coordinator.runtime.views import round_view
-from coordinator.store.port import CheckpointRow, ContributionRow, Reader, RefusalRow, RunRow
+from coordinator.store.port import CheckpointRow, ContributionRow, Reader, RefusalRow, RoundRow, RunRow
 
 _MECHANISMS = {
     "gaussian": "discrete Gaussian noise in the exact sum of each round",
@@ -163,8 +163,10 @@ def _times_of_devices(counted: Sequence[ContributionRow], line: Sequence[Checkpo
 
 
 def _rounds(reader: Reader, run: str, made: Mapping[int | None, str]) -> tuple[PrivateRound, ...]:
-    authorities = reader.authorities()
-    views = [round_view(reader, row, None, authorities) for row in reader.rounds(run) if row.status != "open"]
+    authorities, rows = reader.authorities(), list[RoundRow]()
+    while page := reader.rounds(run, rows[-1].round if rows else 0):
+        rows += page
+    views = [round_view(reader, row, None, authorities) for row in rows if row.status != "open"]
     return tuple(
         PrivateRound(
             round=view.round,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import nullcontext
+from functools import partialmethod
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from coordinator.commands.report_pages import PAGES, BadReport, read
 from coordinator.key_file import pem_of
 from coordinator.runtime.insight.privacy_report import signed_part
 from coordinator.store.memory import MemoryStore
+from coordinator.store.port import Reader
 from coordinator.verify import verify
 from coordinator.verify.chains import parsed
 from tests.coordinator.world import World
@@ -152,6 +154,32 @@ def test_names_are_text_and_not_markup(ending: str, signed: SignedReport) -> Non
     assert "<script>" not in re.sub(r"\\(.)", "", page)
     assert page.count("-->") == 1
     assert read(page) == again
+
+
+@pytest.mark.parametrize("ending", [".md", ".html"])
+def test_an_owners_word_is_one_line_that_adds_no_paragraph(ending: str, signed: SignedReport) -> None:
+    report, lines = signed.report, len(PAGES[ending](signed).splitlines())
+    ledger = report.ledger.model_copy(update={"said": ("old: agreed\n\nEpsilon is 0.01.\n===\u202e",)})
+    report = report.model_copy(update={"ledger": ledger})
+    page = PAGES[ending](SignedReport(report=report, key=KEY.public_hex, signature=KEY.sign(signed_part(report)).hex()))
+    assert "\u202e" not in page
+    assert [line for line in page.splitlines() if line.startswith(("Epsilon", "="))] == []
+    assert len(page.splitlines()) - lines <= (2 if ending == ".md" else 3), "a list of one item"
+
+
+def test_json_that_says_a_figure_twice_is_refused(signed: SignedReport) -> None:
+    page = PAGES[".json"](signed).replace('"epsilon":', '"epsilon": 0.01, "epsilon":', 1)
+    assert SignedReport.model_validate(json.loads(page)) == signed, "the later one counts"
+    with pytest.raises(BadReport):
+        read(page)
+
+
+def test_a_run_of_more_rounds_than_a_page_of_rows_has_them_all(
+    world: World, signed: SignedReport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Reader, "rounds", partialmethod(Reader.rounds, limit=2))
+    assert made(world).report.rounds == signed.report.rounds
+    assert len(signed.report.rounds) == 3
 
 
 def test_another_key_signs_another_report(signed: SignedReport) -> None:
