@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from client_sdk.protocol.devices import Assignment
 from client_sdk.protocol.problems import ProblemError
+from client_sdk.protocol.secure import SignedModel
 from client_sdk.tensors import canonical_digest, to_bytes
 from coordinator.commands.tables import print_run
 from coordinator.engine import effects as fx
@@ -188,6 +190,30 @@ def test_verify_names_a_mark_that_was_removed_or_made_up(world: World) -> None:
     found = [violation.what for violation in verify(world.store, world.blobs)]
     place = f"secure_marks, tensors {'0' * 64}, device {cohort[0]}"
     assert f"{place}: the row is stored, and the log does not give it" in found
+
+
+def test_devices_are_told_of_the_signature_under_the_newest_model_and_asked_again(world: World) -> None:
+    secure_run(world)
+    secure_runs.exhausted(world)
+    world.coordinator.operators.advance("secret", "olga")
+    check_in(world)
+    number = state(world).round_number
+    for device in sorted(state(world).current.members):
+        late = state(world).round_number > number
+        happens(world, ev.Declined, device=device, round=number, reason="it is too far", late=late)
+    assert len(state(world).declined) == 4
+    world.coordinator.operators.vouch("secret", 1, "5e" * 64)
+    assert (state(world).declined, state(world).vouched) == ({}, (1, "5e" * 64))
+    before = state(world)
+    world.boot()
+    assert state(world) == before
+    check_in(world)
+    answers = world.check_in(secure=any_work(smallest_cohort=3))
+    given = [answer.secure.signed for answer in answers if isinstance(answer, Assignment) and answer.secure is not None]
+    row = world.store.checkpoint("secret", 1)
+    assert row is not None
+    assert given == [SignedModel(digest=row.digest, bytes=row.bytes, version=1, signature="5e" * 64)] * 4
+    assert [found.what for found in verify(world.store, world.blobs)] == []
 
 
 @pytest.mark.parametrize("policy", [{"secure_only": True}, {"plain": ()}])
