@@ -136,6 +136,20 @@ def test_repro_a_secure_plan_is_told_what_the_command_tells() -> None:
     assert check(world, None).notes == []
 
 
+def test_a_secure_plan_with_a_datacenter_is_told_of_the_signature_and_has_a_bound() -> None:
+    """Its rounds were said to move the model by any distance, so that owners had to allow that."""
+    world = World(8)
+    sections: dict[str, Any] = {
+        "cohort": {"select": 80, "goal": 70},
+        "aggregation": {"partial": "refuse"},
+        "secure": {"max_norm": 1.0, "max_abs": 0.25},
+        "datacenter": {"data": "proxy", "every": 5},
+    }
+    found = check(world, uploaded(world), **sections)
+    assert found.notes[-1].startswith("Datacenter: devices whose owners set nothing decline a model that a datacenter")
+    assert not [warning for warning in found.warnings if "may move it" in warning]
+
+
 @pytest.mark.parametrize(
     ("sections", "fields"),
     [
