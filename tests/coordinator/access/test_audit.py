@@ -180,7 +180,7 @@ def test_where_the_audit_ends_is_signed_and_for_owners_of_everything(audited: Au
     audited.ask("POST", "/v1/runs/marks/pause").raise_for_status()
     unsigned = audited.ask("GET", Route.AUDIT_HEAD).json()
     assert (unsigned["count"], len(unsigned["link"]), unsigned["head"]) == (before + 1, 64, "")
-    key = audited.world.store._audit_signer = DeviceKey.create()  # type: ignore[attr-defined]
+    key = audited.world.store.audit_signer = DeviceKey.create()
     audited.ask("POST", "/v1/runs/marks/resume").raise_for_status()
     found = audited.ask("GET", Route.AUDIT_HEAD).json()
     head = AuditHead.parse(found["head"])
@@ -193,7 +193,7 @@ def test_where_the_audit_ends_is_signed_and_for_owners_of_everything(audited: Au
 def test_a_process_that_signs_with_another_key_than_the_newest_row_says_so(audited: Audited) -> None:
     audit, store = audited.world.coordinator.access.audit, audited.world.store
     for seed in (1, 1, 2, 1):
-        key = store._audit_signer = DeviceKey(bytes([seed]) * 32)  # type: ignore[attr-defined]
+        key = store.audit_signer = DeviceKey(bytes([seed]) * 32)
         audit.begin(key.public_hex)
     begun = [(by, action, detail) for _, by, action, detail in audited.rows()]
     named = [DeviceKey(bytes([seed]) * 32).public_hex for seed in (1, 2, 1)]

@@ -114,7 +114,7 @@ def test_without_keys_a_row_without_a_signature_after_one_with_it_is_named() -> 
     notes: list[str] = []
     assert list(verify(store, note=notes.append)) == []
     assert notes == ["the audit: no key was given, so anybody may have signed its rows (give the keys by --audit-key)"]
-    store._audit_signer = None
+    store.audit_signer = None
     with store.transaction() as tx:
         tx.insert_audit([rows.audit(run=None)])
     assert [wrong.what for wrong in verify(store)] == ["row 2 is not signed"]
