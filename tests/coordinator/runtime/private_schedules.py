@@ -22,9 +22,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pytest
 
-from client_sdk.privacy.accounting import rho_of
 from client_sdk.protocol.problems import ProblemError
 from coordinator.blobs import MemoryBlobs
+from coordinator.engine.plan import Plan
 from coordinator.folding.noise import RoundSeed
 from coordinator.store.memory import MemoryStore, MemoryTransaction
 from coordinator.store.port import CheckpointRow, ContributionRow
@@ -34,7 +34,6 @@ from tests.coordinator.world import World
 
 ROUNDS = 2
 MOST = 2
-ONE = rho_of(1.0, 1)
 RUN, LEDGER = "marks", "run:marks"
 When = Literal["before", "after"]
 What = Literal["restart", "lose", "set-back", "again"]
@@ -69,6 +68,7 @@ class Schedule:
     step: int
     when: When
     what: What
+    mechanism: str = "gaussian"
     noise: Noise = field(default_factory=Noise)
     writes: int = 0
     dead: bool = False
@@ -147,7 +147,8 @@ class Schedule:
 
     def _created(self, world: World) -> None:
         if world.store.run(RUN) is None:
-            create(world, cohort={"select": 5, "goal": 3, "most_rounds": MOST}, finish={"rounds": ROUNDS})
+            cohort = {"select": 5, "goal": 3, "most_rounds": MOST}
+            create(world, cohort=cohort, finish={"rounds": ROUNDS}, privacy={"mechanism": self.mechanism})
 
     def _send(self, world: World, device: int, number: int, turn: int) -> None:
         """The update of this device; in another turn, and where one was lost, another one. Late ones are refused."""
@@ -177,15 +178,21 @@ class Schedule:
     def _checked(self, world: World) -> None:
         """The ledger holds what is committed, and no more than is allowed."""
         store = world.store
+        row = store.run(RUN)
+        if row is None:
+            return
+        plan = Plan.parse(row.plan)
+        assert plan.privacy is not None
+        cost = plan.privacy.cost(plan)
         committed = {row.round for row in store._all(CheckpointRow) if row.round is not None}
         counted = Counter(row.device for row in store._all(ContributionRow) if row.round in committed)
         spent = store.privacy_totals(LEDGER)
         for device, times in counted.items():
-            if spent.get(device, 0.0) < times * ONE:
+            if spent.get(device, 0.0) < times * cost:
                 raise Broken(f"{device} has counted {times} times, and the ledger has {spent.get(device, 0.0)}")
         if missing := committed - {row.round for row in store.privacy_debits(RUN)}:
             raise Broken(f"rounds {sorted(missing)} are committed, and not in the ledger")
-        if max(spent.values(), default=0.0) > MOST * ONE:
+        if max(spent.values(), default=0.0) > plan.privacy.rho(plan):
             raise Broken("a device has lost more than the plan allows")
 
 
@@ -210,9 +217,9 @@ def copied(world: World) -> tuple[MemoryStore, MemoryBlobs]:
     return store, blobs
 
 
-def schedules(*whats: What) -> Iterator[Schedule]:
+def schedules(*whats: What, mechanism: str = "gaussian") -> Iterator[Schedule]:
     """Each death, followed by each of these; all of them where none is given."""
-    writes = Schedule(0, "before", "restart").play()
+    writes = Schedule(0, "before", "restart", mechanism).play()
     for step in range(1, writes + 1):
         for when in get_args(When):
-            yield from (Schedule(step, when, what) for what in whats or get_args(What))
+            yield from (Schedule(step, when, what, mechanism) for what in whats or get_args(What))

@@ -27,7 +27,8 @@ def test_a_schedule_without_a_death_is_sound() -> None:
 @pytest.mark.slow
 def test_whatever_a_process_dies_at_the_noise_and_the_ledger_are_right() -> None:
     played = [schedule.play() for schedule in schedules()]
-    assert len(played) > 150
+    played += [schedule.play() for name in ("tree", "blt") for schedule in schedules("lose", mechanism=name)]
+    assert len(played) > 400
 
 
 # ------------------------------------------------------------ seeded bugs
