@@ -37,6 +37,8 @@ ROUNDING = 1 << 20
 """Units of the sum that are added to the norm of an update for what *blt* rounds: see ``Buffers``."""
 MOST_PLACES = 1 << 38
 """The most steps times values with which ``ROUNDING`` is enough."""
+MOST_STEPS = 100_000
+"""For which buffers are looked for within some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +172,7 @@ class Buffers:
     def squared_sensitivity(self, pattern: Pattern) -> float:
         """That of a device which takes part as early and as often as it may: the worst, where coefficients are not
         negative and do not increase (Kalinin, Lampert 2024, arXiv:2405.13763, theorem 2). ValueError where they do."""
-        steps, apart = pattern.steps, pattern.apart
-        column = self._checked(steps)
-        rows = np.concatenate([column, np.zeros(-steps % apart)]).reshape(-1, apart)
-        image = rows.cumsum(axis=0).ravel()[:steps]  # of a device that goes on for ever
-        over = min(steps, pattern.most() * apart)
-        image[over:] -= image[: steps - over].copy()
-        return float(image @ image)
+        return _early_and_often(self._checked(pattern.steps), pattern)
 
     def squares(self, pattern: Pattern) -> Floats:
         column, found = self._checked(pattern.steps), np.empty(pattern.most())
@@ -214,6 +210,16 @@ class Buffers:
             stream.end(found)
             found = stream.noise(draw(later, 0))
         return found
+
+
+def _early_and_often(column: Floats, pattern: Pattern) -> float:
+    """|C u|^2 of the Toeplitz matrix with this first column, u that of the earliest steps."""
+    steps, apart = pattern.steps, pattern.apart
+    rows = np.concatenate([column, np.zeros(-steps % apart)]).reshape(-1, apart)
+    image = rows.cumsum(axis=0).ravel()[:steps]  # of a device that goes on for ever
+    over = min(steps, pattern.most() * apart)
+    image[over:] -= image[: steps - over].copy()
+    return float(image @ image)
 
 
 class Stream:
@@ -256,7 +262,7 @@ def buffers_for(pattern: Pattern) -> Buffers:
 
     so with s = exp(-exp(v)) the trapezoidal rule in v gives few positive scales. Where devices take part again, steps
     should lean less on those long before: the coefficients are a^i r_i, with the a, of 62, that has the least noise.
-    With a = 0 there is no correlation."""
+    Those of the inverse are then a^i times the inverse's too. With a = 0 there is no correlation."""
     low = math.log(_SLOWEST / pattern.steps)
     count = max(1, math.ceil((math.log(_FASTEST) - low) / _APART))
     rates = np.exp(low + _APART * (np.arange(count) + 0.5))
@@ -264,8 +270,15 @@ def buffers_for(pattern: Pattern) -> Buffers:
     scales = _APART / math.pi * rates * np.exp(-1.5 * rates) / np.sqrt(-np.expm1(-rates))
     decays = np.concatenate([[1.0], decays])
     scales = np.concatenate([[2 / math.pi * math.exp(low / 2)], scales])
-    tried = [Buffers(tuple((damping * decays).tolist()), tuple((damping * scales).tolist())) for damping in _DAMPING]
-    return min(tried, key=lambda one: one.squared_sensitivity(pattern) * one.spread(pattern.steps)[-1] ** 2)
+    alone = Buffers(tuple(decays.tolist()), tuple(scales.tolist()))
+    column, inverse, places = alone.coefficients(pattern.steps), alone.inverse(pattern.steps), np.arange(pattern.steps)
+
+    def loss(damping: float) -> float:
+        powers = damping**places
+        return _early_and_often(powers * column, pattern) * float((np.cumsum(powers * inverse) ** 2).sum())
+
+    best = min(_DAMPING, key=loss)
+    return Buffers(tuple((best * decays).tolist()), tuple((best * scales).tolist()))
 
 
 @lru_cache(maxsize=256)

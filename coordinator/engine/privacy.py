@@ -24,6 +24,7 @@ from pydantic import Field, model_validator
 from client_sdk.privacy.accounting import epsilon_of, noise_for, rho_of
 from client_sdk.privacy.correlated import (
     MOST_PLACES,
+    MOST_STEPS,
     ROUNDING,
     Buffers,
     Independent,
@@ -192,6 +193,9 @@ class Privacy(Section):
 
     def against(self, plan: Plan) -> Iterator[str]:
         aggregation, cohort = plan.aggregation, plan.cohort
+        if self.mechanism == "blt" and plan.finish.rounds > MOST_STEPS:
+            yield f'privacy.mechanism = "blt" takes finish.rounds of {MOST_STEPS:,} at most: lower it, or take "tree"'
+            return  # everything else would look for its buffers
         if cohort.most_rounds is None:
             yield (
                 "privacy needs cohort.most_rounds: in how many rounds one device may count decides how much noise "

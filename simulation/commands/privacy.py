@@ -109,10 +109,20 @@ def plan(
 def _mechanisms(steps: int, apart: int, times: int, independent: float) -> dict[str, tuple[float, float]]:
     """Mechanism -> (its noise multiplier, and the noise in the sum of all rounds, over the clip) for the epsilon that
     independent noise has with this multiplier."""
-    from client_sdk.privacy.correlated import Independent, Pattern, Strategy, Tree, buffers_for, cost_of_a_step
+    from client_sdk.privacy.correlated import (
+        MOST_STEPS,
+        Independent,
+        Pattern,
+        Strategy,
+        Tree,
+        buffers_for,
+        cost_of_a_step,
+    )
 
     pattern = Pattern(steps, apart, times)
-    found: dict[str, Strategy] = {"gaussian": Independent(), "tree": Tree(), "blt": buffers_for(pattern)}
+    found: dict[str, Strategy] = {"gaussian": Independent(), "tree": Tree()}
+    if steps <= MOST_STEPS:
+        found["blt"] = buffers_for(pattern)
     scale = independent / math.sqrt(times)
     needed = {name: scale * math.sqrt(cost_of_a_step(one, pattern) * times) for name, one in found.items()}
     return {name: (needed[name], needed[name] * float(one.spread(steps)[-1])) for name, one in found.items()}

@@ -94,6 +94,10 @@ def test_a_model_that_is_too_large_for_exact_buffers_is_refused() -> None:
             {"privacy": {"mechanism": "blt", "clip": 60.0, "noise": 30.0}, "finish": {"rounds": 10_000}},
             'the buffers of "blt" cannot hold exactly',
         ),
+        (
+            {"privacy": {"mechanism": "blt"}, "finish": {"rounds": 10_000_000}},
+            '"blt" takes finish.rounds of 100,000 at most: lower it, or take "tree"',
+        ),
         ({"cohort": {"most_rounds": None}}, "privacy needs cohort.most_rounds"),
         ({"privacy": {"noise": None}}, "it needs noise, or an epsilon to compute it from"),
         ({"privacy": {"epsilon": 1.0}}, "privacy.noise = 4 gives epsilon 4.01 at delta 1e-06 .* set noise = 14.33"),
