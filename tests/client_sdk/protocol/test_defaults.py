@@ -61,6 +61,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "privacy": None,
         "rests": (),
     },
+    "PrivacyTerms": {"apart": 1},
     "PrivacyBounds": {"most_epsilon": None, "delta": 1e-6, "apart": None, "private_only": None},
     "TaskStrategy": {"parameters": {}, "keeps": "nothing"},
     "Receipt": {"logged": None},
