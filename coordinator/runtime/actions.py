@@ -234,6 +234,7 @@ class Actions:
         def make(tx: Transaction, state: RunState, at: float) -> ev.Seeded | None:
             if action not in pending(state):
                 return None
+            tx.hold_privacy_ledgers()
             if is_debited(tx, state, action.contributions):
                 return None
             if against := reason_against_list(tx, state, action.contributions):

@@ -439,6 +439,9 @@ class MemoryTransaction(MemoryWrites, Transaction):
         super().__init__(committed)
         self._audit_signer = audit_signer
 
+    def hold_privacy_ledgers(self) -> None:
+        """All transactions exclude each other."""
+
 
 class MemoryStore(MemoryReads, Store):
     """The Store port in memory. ``lock_timeout_s``: to wait for another one; ``audit_signer``: as in ``open_store``."""

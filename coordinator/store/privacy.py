@@ -6,6 +6,7 @@ lost. Rows are never deleted: what was told stays told.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -111,17 +112,17 @@ class LedgerReader(Reads):
 class LedgerWriter(LedgerReader, Writes):
     """Writes of ledgers."""
 
-    def hold_privacy_ledger(self, ledger: str) -> None:
-        """Lets other transactions that debit this ledger wait until this one ends. A run's own needs no lock beside the
-        run's."""
-        self._lock(LedgerRow, ledger, "ledger")
+    @abstractmethod
+    def hold_privacy_ledgers(self) -> None:
+        """Lets other transactions that debit devices, by whichever ledger, wait until this one ends. Who looks whether
+        there is room for a debit does so first, or two runs would both find room for the last one of a device."""
 
     def debit_privacy(self, row: DebitRow, devices: Sequence[str]) -> None:
         """Adds the debit to what each of these devices has lost. Nothing where this debit stands already. The row's
         ``most`` is computed here."""
         if self.privacy_debit(row.ledger, row.run, row.round, row.counted) is not None:
             return
-        self.hold_privacy_ledger(row.ledger)
+        self.hold_privacy_ledgers()
         mine = {"ledger": row.ledger, "run": row.run}
         before = {one.device: one for one in self._all(SpendingRow, {**mine, "device in": list(devices)})}
         fresh = SpendingRow(**mine, device="", rho=0.0, times=0)

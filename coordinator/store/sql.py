@@ -45,6 +45,7 @@ Result = Sequence[Sequence[Any]]
 Values = Mapping[str, object]
 
 _SQLITE = sqlite.dialect(paramstyle="named")
+_HOLD_LEDGERS = text(f"SELECT pg_advisory_xact_lock({0x6C_65_64_67_65_72})")
 _STATEMENTS = 1024
 """The most statements that stay compiled; the store has some two hundred."""
 _LIST = 500
@@ -460,6 +461,11 @@ class SqlTransaction(SqlWrites, Transaction):
     def __init__(self, connection: DatabaseConnection, dialect: str, audit_signer: Signer | None) -> None:
         super().__init__(connection, dialect)
         self._audit_signer = audit_signer
+
+    def hold_privacy_ledgers(self) -> None:
+        """Writing transactions of SQLite exclude each other."""
+        if self._dialect == "postgresql":
+            self._read(_HOLD_LEDGERS, {})
 
 
 class _OneConnection(SqlReads, Reader):

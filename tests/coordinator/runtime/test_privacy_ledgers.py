@@ -230,6 +230,22 @@ def test_who_does_not_see_everything_sees_the_runs_in_scope_alone(world: World) 
     assert [one.run for one in whole.ledger.runs] == ["marks", "marks-2"]
 
 
+def test_a_round_keeps_other_runs_from_debiting_before_it_looks_for_room(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a database with several writers two runs would else both find room for the last round of a device."""
+    create(world)
+    world.check_in()
+    cohort, done = world.cohort(), list[str]()
+    with world.store.transaction() as tx:
+        kind: Any = type(tx)
+    for name in ("hold_privacy_ledgers", "privacy_spending", "debit_privacy"):
+        method = getattr(kind, name)
+        monkeypatch.setattr(kind, name, lambda *given, name=name, method=method: (done.append(name), method(*given))[1])
+    world.report(*cohort[:3])
+    assert done[:3] == ["hold_privacy_ledgers", "privacy_spending", "debit_privacy"]
+
+
 def test_a_plan_that_its_ledger_does_not_fit_is_refused_before_there_is_a_run(world: World) -> None:
     with world.refuses("invalid-plan", "there is no privacy ledger phones: 'quorate privacy ledger create phones"):
         create(world, privacy={"ledger": "phones"})

@@ -18,6 +18,7 @@ from coordinator.store.tables import metadata
 from coordinator.verify import AuditWitness, verify
 from tests.coordinator.store import flower_rows, postgres, rows
 from tests.coordinator.store.contract import StoreContract
+from tests.coordinator.store.contract_privacy import DEBIT
 
 PROGRAMS = postgres.programs()
 pytestmark = [
@@ -99,6 +100,31 @@ def test_of_two_runs_of_one_name_that_are_created_at_the_same_moment_one_is_refu
     assert len(refused) == 1
     assert store.flower_runs() == []
     assert store.run_ids() == ["same"]
+    store.close()
+
+
+def test_who_looks_for_room_in_a_ledger_waits_for_a_debit_under_way_also_of_another_ledger(
+    server: postgres.Server, template: str
+) -> None:
+    store = open_store(server.url(server.create(template)))
+    with store.transaction() as tx:
+        rows.world(tx, runs=2)
+    found: list[float] = []
+
+    def look() -> None:
+        with store.transaction("r2") as tx:
+            tx.hold_privacy_ledgers()
+            found.extend(row.rho for row in tx.privacy_spending(["d1"]))
+
+    other = threading.Thread(target=look)
+    with store.transaction("r1") as tx:
+        tx.hold_privacy_ledgers()
+        other.start()
+        tx.debit_privacy(DEBIT, ["d1"])
+        other.join(0.2)
+        assert other.is_alive()
+    other.join(30)
+    assert found == [0.25]
     store.close()
 
 
