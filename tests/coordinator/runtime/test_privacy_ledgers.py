@@ -15,7 +15,7 @@ from coordinator.blobs import MemoryBlobs
 from coordinator.requests.privacy import run_privacy
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import LedgerRow, SpendingRow, StoreError
-from coordinator.store.privacy import AllowanceRow
+from coordinator.store.rows import AllowanceRow
 from coordinator.verify import verify
 from tests.coordinator.runtime.test_private_rounds import PRIVATE, create, logged, violations
 from tests.coordinator.world import World
