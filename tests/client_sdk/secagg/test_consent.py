@@ -63,6 +63,7 @@ def test_no_attempt_begins_once_todays_sums_are_made() -> None:
         {"weight_cap": 999},
         {"rule": RING},
         {"minimum_cohort": 4},
+        {"noise": 1.0, "divisor": 4},
         {"minimum_cohort": 2},
     ],
     ids=lambda changes: "-".join(map(str, changes.items())),

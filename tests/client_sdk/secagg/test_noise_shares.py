@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -18,14 +19,14 @@ from client_sdk.privacy.accounting import rho_of
 from client_sdk.privacy.costs import rho_under_masks
 from client_sdk.secagg import device as secure_device
 from client_sdk.secagg.device import noise_key
-from client_sdk.secagg.errors import BadParameters, BadVector
+from client_sdk.secagg.errors import BadParameters, BadVector, Refusal
 from client_sdk.secagg.header import AttemptHeader, GraphRule, hidden_among
 from client_sdk.secagg.lanes import lane_dtype
 from client_sdk.secagg.noise import NO_NOISE, DiscreteGaussian, add_noise, reach, signed
 from client_sdk.secagg.quantize import Quantizer
 from client_sdk.secagg.roster import AttemptSecrets
 from tests.client_sdk.secagg.attempt import entropy, header
-from tests.client_sdk.secagg.fleet import Coordinator, finished, fleet, plain_sum, until_signed
+from tests.client_sdk.secagg.fleet import Coordinator, expected, finished, fleet, plain_sum, until_signed
 from tests.client_sdk.secagg.test_noise import require_close
 
 Integers = NDArray[np.int64]
@@ -252,3 +253,12 @@ def test_a_device_that_is_killed_at_any_step_sends_the_same_noise() -> None:
 def test_a_sum_costs_what_one_discrete_gaussian_of_its_noise_does(noise: float) -> None:
     assert rho_under_masks(noise) == pytest.approx(rho_of(noise, 1), rel=1e-12)
     assert rho_under_masks(0.0) == math.inf
+
+
+def test_a_device_takes_no_header_of_other_noise_than_it_agreed_to() -> None:
+    head = loud(dimension=5, q=16)
+    for other in ({"noise": 0.24}, {"divisor": 5}, {"noise": 0.0, "divisor": 0}):
+        (member, *_), _ = fleet(3)
+        with pytest.raises(Refusal, match="other terms than the plan"):
+            member.start(replace(head, **other), wants=expected(head))
+        assert not member.log

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from client_sdk.privacy.accounting import epsilon_of, rho_of
+from client_sdk.secagg import device as secure_device
 from client_sdk.secagg.header import AttemptHeader
 from coordinator.verify import verify
 from tests.coordinator.served import RUN, SECTION, Served
@@ -75,3 +76,33 @@ def test_a_round_that_fails_after_its_list_was_shown_counts_once(world: Served) 
 
 def events(world: Served) -> list[Any]:
     return list(world.store.events(RUN, 0))
+
+
+def test_a_group_that_falls_after_its_list_was_shown_has_cost_its_devices_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    masked = secure_device.masked_vector
+
+    def of(cohort: Any, place: int, *rest: Any) -> bytes:
+        vector = masked(cohort, place, *rest)
+        return bytes(len(vector)) if cohort.device(place) == liar else vector
+
+    monkeypatch.setattr(secure_device, "masked_vector", of)
+    world = Served(9, dimension=VALUES)
+    liar = world.rows[4].device
+    for phone in world.phones:
+        phone.member.weight = 1
+        phone.member.values = (phone.member.values / 10).astype(np.float32)
+    cohort = {**PRIVATE["cohort"], "select": 9, "goal": 9}
+    world.secure_run(**{**PRIVATE, "cohort": cohort, "secure": {**PRIVATE["secure"], "groups": 3}})
+    world.begin()
+    world.play()
+    assert world.coordinator.operators.run(RUN).version == 1
+    assert len(list(world.store.contributions(RUN, 1))) == 6
+    (debit,) = world.store.privacy_debits(RUN)
+    assert debit.devices == 9
+    assert len(world.store.privacy_spending_in(f"run:{RUN}")) == 9
+    step = world.checkpoint(RUN)["w"] - world.model()["w"]
+    assert float(step.std()) == pytest.approx(NOISE * CLIP * math.sqrt(6 / 1) / 9, rel=0.06), (
+        "of groups of 3 one has all"
+    )
+    assert list(verify(world.store, world.blobs)) == []
+    world.close()
