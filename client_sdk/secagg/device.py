@@ -413,7 +413,7 @@ def require_fitting(header: AttemptHeader, put_in: DeviceContribution) -> None:
 
 def noise_key(secrets: AttemptSecrets, h: bytes) -> bytes:
     """The key of a device's noise, of its dealing secret: another attempt, roster or group has other noise, and the
-    secret is deleted once the vector is masked."""
+    secret is deleted before a list is signed."""
     return derive(secrets.dealing, salt=h, info=DOMAIN + b"noise of the values")
 
 
