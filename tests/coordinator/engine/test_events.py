@@ -30,6 +30,7 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
     "Treated": st.builds(
         Treated, clipped=st.booleans(), capped=st.booleans(), statistics_cut=st.booleans(), rounding=FLOATS
     ),
+    "Annotated[str, Field(exclude_if=not_)]": st.text(max_size=5),
     "NamedTensors": NAMED_TENSORS,
     "Small": st.dictionaries(st.text(max_size=5), st.none() | st.integers() | METRICS, max_size=2),
     "Evidence": st.builds(
