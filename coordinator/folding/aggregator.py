@@ -245,9 +245,11 @@ class Aggregator:
         roles: Roles,
         registry: Registry = BUILT_IN,
         run: str = "",
+        noise: Noise | None = None,
     ) -> None:
         """``roles``: the run's. ``registry``: the rules and server optimizers of packages. ``run``: for the labels of
-        the optimizer's state. PlanError where the plan's rule or optimizer is missing."""
+        the optimizer's state. ``noise``: that of another aggregator of a private run; None: its own. PlanError where
+        the plan's rule or optimizer is missing."""
         self._blobs = blobs
         self._plan = plan
         self._run = run
@@ -263,7 +265,7 @@ class Aggregator:
         self.max_update_bytes = codecs.longest_body(codec, self.layout.whole)
         """The longest body of an update in bytes."""
         self._sums = sums(blobs, plan, self.layout)
-        self._noise = None if plan.privacy is None else Noise(plan, plan.privacy)
+        self._noise = None if plan.privacy is None else noise or Noise(plan, plan.privacy)
 
     def remember(self, digest: str, measures: Measures) -> None:
         """Caches the measures of a validated update, so that folding does not measure it again."""

@@ -17,7 +17,7 @@ from coordinator.engine.effects import Contribution
 from coordinator.engine.named_tensors import called, changes
 from coordinator.engine.plan import Plan
 from coordinator.folding.aggregator import Aggregator, CannotAggregate, NewCheckpoint
-from coordinator.folding.noise import RoundSeed
+from coordinator.folding.noise import Noise, RoundSeed
 
 _PIECE = 1 << 20
 
@@ -42,14 +42,16 @@ def differences(
     committed: NewCheckpoint,
     settings: Settings | None = None,
     seed: RoundSeed | None = None,
+    noise: Noise | None = None,
 ) -> Iterator[str]:
     """Yields a sentence for each part of ``committed`` that the updates do not give again. ``roles``: the run's;
     ``parent``: the checkpoint that they were added to, with its named tensors and its small state;
-    ``settings``: the round's numbers, None: those of the first version; ``seed``: of its noise."""
+    ``settings``: the round's numbers, None: those of the first version; ``seed``: of its noise;
+    ``noise``: with what it remembers of the rounds before."""
     overlay: Any = _Overlay(blobs)
     seeded = None if seed is None else lambda: seed
     try:
-        found = Aggregator(overlay, plan, parent.digest, roles=roles, registry=registry, run=run).commit(
+        found = Aggregator(overlay, plan, parent.digest, roles=roles, registry=registry, run=run, noise=noise).commit(
             round, parent.digest, items, parent.named_tensors, parent.small, settings, seeded
         )
     except (CannotAggregate, BlobError, TensorError, OSError) as error:

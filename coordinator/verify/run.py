@@ -13,7 +13,7 @@ from coordinator.engine.named_tensors import Small
 from coordinator.engine.plan import Plan, selection_of
 from coordinator.engine.plan_file import PlanError
 from coordinator.folding.aggregator import NewCheckpoint
-from coordinator.folding.noise import RoundSeed
+from coordinator.folding.noise import Noise, RoundSeed
 from coordinator.folding.refold import differences
 from coordinator.runtime.extensions import FindExtensions
 from coordinator.store.port import (
@@ -90,6 +90,8 @@ class RunChecks:
         """Private round -> the seed of its noise; None: it is not stored."""
         self._noise_keys: list[bytes] | None = None
         """Of all committed rounds, where noise is correlated over them and the run goes on."""
+        self._noise: Noise | None = None
+        """Of the last round whose sum was repeated: noise that is correlated is drawn on from there."""
         self._over: dict[int, LoggedSecure] = {}
         """Secure rounds whose messages are deleted, as the log says."""
 
@@ -231,6 +233,8 @@ class RunChecks:
         before = (self._noise_keys or [])[: parent.version]
         if plan.privacy is not None and plan.privacy.correlated and len(before) < parent.version:
             return  # the run is over, and said in the notes; or they were named where the rows are read
+        if plan.privacy is not None and self._noise is None:
+            self._noise = Noise(plan, plan.privacy)
         yield from differences(
             blobs.blobs,
             plan,
@@ -245,6 +249,7 @@ class RunChecks:
             ),
             settings=plan.settings_at(parent.version),
             seed=None if seed is None else RoundSeed(self.row.run, number, seed, before),
+            noise=self._noise,
         )
 
     def _contribution(self, round: int, item: ContributionRow) -> Contribution:

@@ -51,6 +51,7 @@ _NOT_COVERED = (
     "Digests of updates, which stand in the log: they tell whether a guess of a whole update is right.",
     "Metrics that evaluators report of their own data.",
     "A device that enrols again: it counts as another one.",
+    "Runs without noise and runs of other coordinators, with the same devices: no ledger here has them.",
 )
 
 

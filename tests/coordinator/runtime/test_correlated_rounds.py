@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
@@ -182,6 +183,25 @@ def test_verify_names_a_key_that_is_gone_or_exchanged_and_no_round_is_made_witho
     assert row is not None
     assert (row.status, world.coordinator.operators.run("marks").version) == ("abandoned", 2)
     assert "of the noise of 2 rounds before, 1 keys are stored" in row.reason
+
+
+def test_verify_draws_the_noise_of_each_round_twice_at_most_however_many_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    create(world, "blt")
+    for number in range(1, 6):
+        world.play_round(number)
+    draw, drawn = Noise._draw, Counter[bytes]()
+
+    def counting(noise: Noise, key: bytes, level: int, size: int) -> Any:
+        drawn[key] += 1
+        return draw(noise, key, level, size)
+
+    monkeypatch.setattr(Noise, "_draw", counting)
+    assert violations(world) == []
+    assert len(drawn) == 5
+    assert max(drawn.values()) <= 2
 
 
 @EACH
