@@ -20,12 +20,12 @@ import typer
 
 from client_sdk.commands.joining import (
     DEFAULT_FOLDER,
-    DEFAULT_SUMS,
     Delta,
     Folder,
     Joining,
     MostEpsilon,
     SumsFolder,
+    sums_in,
     takes_options,
 )
 from client_sdk.commands.long_running import log_plainly, say_stopped, use_threads
@@ -282,7 +282,7 @@ def allow_plain(
 )
 def privacy(
     folder: Folder = DEFAULT_FOLDER,
-    sums_folder: SumsFolder = DEFAULT_SUMS,
+    sums_folder: SumsFolder = None,
     most_epsilon: MostEpsilon = None,
     delta: Delta = 1e-6,
     as_json: Json = False,
@@ -291,7 +291,7 @@ def privacy(
 
     if not 0 < delta < 1:
         fail(f"--delta is above 0 and below 1, not {delta:g}.")
-    places = [folder / "ledger.json", *sorted(sums_folder.expanduser().glob("?" * 64))]
+    places = [folder / "ledger.json", *sorted(sums_in(sums_folder).glob("?" * 64))]
     ledgers = [found for place in places if (found := LedgerFile(place, durable=False).read()).spent]
     if as_json:
         for one in ledgers:

@@ -58,13 +58,12 @@ Share = Annotated[
 ]
 
 
-DEFAULT_SUMS = Path("~/.local/state/quorate/sums")
 SumsFolder = Annotated[
-    Path,
+    Path | None,
     typer.Option(
         envvar="QUORATE_SUMS_FOLDER",
         help="Where the devices of this user that have the same --data and --shard count their sums a day, and "
-        "what the data lose in rounds with noise.",
+        "what the data lose in rounds with noise (default: ~/.local/state/quorate/sums).",
     ),
 ]
 MostEpsilon = Annotated[
@@ -80,6 +79,13 @@ Delta = Annotated[
     float,
     typer.Option("--delta", min=0, max=1, envvar="QUORATE_DELTA", help="The chance that --most-epsilon does not hold."),
 ]
+
+
+def sums_in(folder: Path | None) -> Path:
+    """The folder of ``--sums-folder``."""
+    from client_sdk.http.operator_key import state_folder
+
+    return state_folder() / "sums" if folder is None else folder.expanduser()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +172,7 @@ class Joining:
         int | None,
         typer.Option(min=1, help="In secure rounds, put updates into so many sums a day at most (default: 100)."),
     ] = None
-    sums_folder: SumsFolder = DEFAULT_SUMS
+    sums_folder: SumsFolder = None
     most_epsilon: MostEpsilon = None
     delta: Delta = 1e-6
     apart: Annotated[
@@ -342,7 +348,9 @@ class Joining:
         set, however they are written. Failure as ``prepare``."""
         from client_sdk.data import identity_of
 
-        return self.sums_folder / hashlib.sha256(identity_of(self.data or "", self._share()).encode()).hexdigest()
+        return (
+            sums_in(self.sums_folder) / hashlib.sha256(identity_of(self.data or "", self._share()).encode()).hexdigest()
+        )
 
     def _share(self) -> Shard | None:
         from client_sdk.data import Shard

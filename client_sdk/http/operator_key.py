@@ -94,9 +94,14 @@ def _noted(coordinator: str) -> Path | None:
     return Path(key_file)
 
 
-def _folder() -> Path:
+def state_folder() -> Path:
+    """What commands remember for this user: in ``XDG_STATE_HOME``, or ``~/.local/state``."""
     state = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(state) if Path(state).is_absolute() else Path.home() / ".local" / "state") / "quorate" / "keys"
+    return (Path(state) if Path(state).is_absolute() else Path.home() / ".local" / "state") / "quorate"
+
+
+def _folder() -> Path:
+    return state_folder() / "keys"
 
 
 def _note(coordinator: str) -> Path:

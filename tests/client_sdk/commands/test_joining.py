@@ -141,6 +141,15 @@ def test_repro_the_same_data_count_together_however_they_are_written(workplace: 
     assert len(set.union(*found)) == len(found)
 
 
+def test_the_users_state_folder_has_their_ledgers(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(workplace / "state"))
+    assert Joining(data="mine.npz").ledger.parent == workplace / "state" / "quorate" / "sums"
+    monkeypatch.setenv("XDG_STATE_HOME", "")
+    monkeypatch.setenv("HOME", str(workplace))
+    assert Joining(data="mine.npz").ledger.parent == workplace / ".local" / "state" / "quorate" / "sums"
+    assert Joining(data="mine.npz", sums_folder=Path("~/sums")).ledger.parent == workplace / "sums"
+
+
 @pytest.mark.parametrize("join", [device, group])
 def test_devices_with_the_same_data_count_their_sums_together(
     join: Any, workplace: Path, monkeypatch: pytest.MonkeyPatch
