@@ -49,10 +49,10 @@ def kept_out(reader: Reader, state: RunState, devices: Collection[str]) -> dict[
         if row.ledger == ledger:
             spent[row.device] += row.rho
         elif row.ledger not in allowed:
-            found[row.device] = (
-                f"it has lost some privacy by the ledger {row.ledger}, and this run counts by {ledger}: give both "
-                "plans one privacy.ledger, or let an owner allow it with 'quorate privacy ledger allow "
-                f"{ledger} --spent-in {row.ledger}'"
+            found[row.device] = (  # not which: who may see this run may not see that one
+                f"it has lost some privacy by another ledger than {ledger}, by which this run counts: give all plans "
+                "one privacy.ledger, or let an owner allow it with 'quorate privacy ledger allow "
+                f"{ledger} --spent-in OTHER' ('quorate privacy ledger show' lists all)"
             )
     if cost > most:
         return found | dict.fromkeys(devices, f"one round costs more than the ledger {ledger} allows in all")
