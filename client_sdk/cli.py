@@ -57,6 +57,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "audit": "Print what operators asked for.",
         "verify": "Check a database and its files against the invariants and the log.",
         "worker": "List and revoke a datacenter's workers.",
+        "report": "Report what the models of a private run tell, or verify such a report.",
         "authority": "Make, serve and operate an authority, which certifies devices and workers.",
     },
     "datacenter": {

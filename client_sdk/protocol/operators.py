@@ -357,6 +357,8 @@ STILL_READ = (
     "Without noise, who makes the model can shape it so that single training examples can be read out of the sum."
 )
 """What is said wherever people may take a sum for anonymous."""
+NOISED = "Each sum has noise of {noise:.4g} times the clip in it, that of its devices, for whoever looks at it."
+"""What is said of private runs instead."""
 
 
 class SecureView(Message):
@@ -379,6 +381,9 @@ class SecureView(Message):
     """Of several groups: how many updates are in each sum that was opened. Not sent if empty."""
     excluded: int = 0
     """Devices that the round went on without, since they were at fault or silent."""
+    noise: float = Field(default=0.0, exclude_if=not_)
+    """Of a private run: the noise that each opened sum has at least, over the most that one update counts. Not sent if
+    0."""
     opened: bool = False
     """Whether the sum was opened."""
     exchanges: tuple[ExchangeView, ...] = ()

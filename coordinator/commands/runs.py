@@ -90,7 +90,8 @@ def create(
         if read.secure is not None:
             from client_sdk.protocol.operators import STILL_READ
 
-            say(STILL_READ)
+            if read.privacy is None:
+                say(STILL_READ)
             if doubted := read.secure.said_of_first():
                 say(f"{doubted[0].upper()}{doubted[1:]}")
         if made.devices_spent:

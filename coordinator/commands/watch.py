@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_sdk.protocol.operators import STILL_READ, DeviceState, DeviceView, ExchangeView, RoundView, SecureView
+from client_sdk.protocol.operators import (
+    NOISED,
+    STILL_READ,
+    DeviceState,
+    DeviceView,
+    ExchangeView,
+    RoundView,
+    SecureView,
+)
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, fail, say, say_json
 from coordinator.commands.common import PAGE, asking, every_page
@@ -262,9 +270,10 @@ def seen(view: RoundView, secure: SecureView) -> str:
         fewer = " than one group's"
         if secure.fallen:
             gone += f" Of {secure.fallen} more it may have seen the sum as well, which is not in the model."
+    still = NOISED.format(noise=secure.noise) if secure.noise else STILL_READ
     return (
         f"the coordinator saw {saw}; it could see no single update, and no sum of fewer{fewer}, as long as no more "
-        f"devices collude than the plan allows for.{gone} {STILL_READ}"
+        f"devices collude than the plan allows for.{gone} {still}"
     )
 
 

@@ -86,6 +86,7 @@ _SECURE_VIEW = {
     "excluded": 1,
     "groups": 4,
     "fallen": 1,
+    "noise": 2.5,
     "sums": [3, 2, 3],
     "opened": True,
     "exchanges": [_EXCHANGE_VIEW],

@@ -144,7 +144,10 @@ class Secure(RoundKind[ev.DeviceEvent | ev.SecureEvent]):
         body = {**public_record.fleet_body(current, masked), "exhausted": state.exhausted}
         if secure is None or plan is None:
             return body
-        return {**body, "weight": secure.weight, "secure": progress(current, secure, plan, state.plan.cohort)}
+        found, privacy = progress(current, secure, plan, state.plan.cohort), state.plan.privacy
+        if privacy is not None:
+            found["noise"] = privacy.multiplier(state.plan)
+        return {**body, "weight": secure.weight, "secure": found}
 
     def lasts_s(self, plan: Plan, round: Round) -> float:
         section, attempt = plan.secure, round.secure

@@ -30,6 +30,11 @@ function range(sizes: readonly number[]): string {
   return least === most ? count(least) : `${count(least)} to ${count(most)}`;
 }
 
+/** What is said of private runs instead. */
+function noised(noise: number): string {
+  return `Each sum has noise of ${Number(noise.toPrecision(4))} times the clip in it, that of its devices, for whoever looks at it.`;
+}
+
 /** As `quorate rounds --secure` says it. */
 export function seen(round: SecureRound): string {
   const { secure } = round;
@@ -48,6 +53,6 @@ export function seen(round: SecureRound): string {
   const fell = sums.length && secure.fallen ? ` Of ${count(secure.fallen)} more it may have seen the sum as well, which is not in the model.` : "";
   return (
     `The coordinator saw ${saw}; it could see no single update, and no sum of fewer${fewer}, ` +
-    `as long as no more devices collude than the plan allows for.${recovered}${fell} ${STILL_READ}`
+    `as long as no more devices collude than the plan allows for.${recovered}${fell} ${secure.noise ? noised(secure.noise) : STILL_READ}`
   );
 }

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from client_sdk.protocol.operators import RoundView, SecureView
+from client_sdk.protocol.operators import STILL_READ, RoundView, SecureView
 from coordinator.commands.watch import print_secure_rounds, seen
 from tests.coordinator.served import RUN, SECTION, Served
 
@@ -61,6 +61,10 @@ def test_repro_of_several_groups_each_sum_was_seen(capsys: pytest.CaptureFixture
     said = seen(RoundView(round=1, status="committed", opened_at=0, weight=80, secure=secure), secure)
     assert "the sums of 3 of 4 groups, of 2 to 3 updates each, their total weights (here 80, rounded, together)" in said
     assert "Of 1 more it may have seen the sum as well, which is not in the model." in said
+    assert said.endswith(STILL_READ)
+    private = secure.model_copy(update={"noise": 2.0})
+    said = seen(RoundView(round=1, status="committed", opened_at=0, weight=80, secure=private), private)
+    assert said.endswith("Each sum has noise of 2 times the clip in it, that of its devices, for whoever looks at it.")
 
 
 def test_repro_who_was_not_needed_any_more_is_not_gone(world: Served, capsys: pytest.CaptureFixture[str]) -> None:

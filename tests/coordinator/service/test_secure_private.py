@@ -46,6 +46,9 @@ def test_the_model_is_the_clipped_sum_with_all_noise_over_the_goal(world: Served
     assert view.privacy is not None
     assert (view.privacy.rounds, view.privacy.rounds_planned) == (1, 1)
     assert view.privacy.epsilon == view.privacy.epsilon_planned == epsilon_of(rho_of(NOISE, 1), 1e-6)
+    (row,) = world.coordinator.operators.rounds(RUN)
+    assert row.secure is not None
+    assert row.secure.noise == NOISE
     values = np.array([phone.member.values.astype(np.float64) for phone in world.phones])
     lengths = np.linalg.norm(values, axis=1, keepdims=True)
     mean = (values * np.minimum(1.0, CLIP / np.maximum(lengths, 1e-9))).sum(axis=0) / DEVICES
