@@ -72,6 +72,24 @@ def epsilon_of(rho: float, delta: float) -> float:
 
 
 @lru_cache(maxsize=1024)
+def estimate_of(rho: float, delta: float) -> float:
+    """The exact epsilon at ``delta`` of continuous Gaussian noise of this rho (Balle, Wang 2018, arXiv:1805.06530,
+    theorem 8): what other tools show. It is no proven bound for discrete noise, which is nearly as good."""
+    _require_delta(delta)
+    mu = math.sqrt(2 * rho)
+
+    def lost(epsilon: float) -> float:
+        below, above = (0.5 * math.erfc((epsilon / mu + part) / math.sqrt(2)) for part in (-mu / 2, mu / 2))
+        return below - (math.exp(epsilon + math.log(above)) if above else 0.0)
+
+    low, high = 0.0, epsilon_of(rho, delta)
+    for _ in range(_STEPS if rho else 0):
+        middle = (low + high) / 2
+        low, high = (low, middle) if lost(middle) <= delta else (middle, high)
+    return high
+
+
+@lru_cache(maxsize=1024)
 def rho_for(epsilon: float, delta: float) -> float:
     """The largest rho that is at most ``epsilon`` at ``delta``."""
     _require_delta(delta)

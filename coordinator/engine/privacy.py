@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from client_sdk.privacy.accounting import epsilon_of, noise_for, rho_of
+from client_sdk.privacy.accounting import epsilon_of, estimate_of, noise_for, rho_of
 from client_sdk.privacy.correlated import (
     MOST_PLACES,
     MOST_STEPS,
@@ -161,9 +161,11 @@ class Privacy(Section):
     def said(self, plan: Plan, values: int | None) -> Iterator[str]:
         """What the noise is worth and what it costs, a sentence each. ``values``: of the model, where it is known."""
         times, noise = self.participations(plan), self.multiplier(plan)
+        estimate = estimate_of(self.rho(plan), self.delta)
         yield (
             f"epsilon {self.spent(plan):.4g} at delta {self.delta:g} (zCDP {self.rho(plan):.4g}) for a device that "
-            f"counts in all of its {times} rounds; nothing is gained by chance in who takes part"
+            f"counts in all of its {times} rounds (an estimate, not proven: {estimate:.4g}); nothing is gained by "
+            "chance in who takes part"
         )
         if plan.secure is not None:
             groups, goal = plan.secure.groups, plan.cohort.goal

@@ -95,8 +95,8 @@ def reason_against(reader: Reader, plan: Plan) -> str:
         cohort = cast("dict[str, Any]", other.plan.get("cohort") or {})
         if set(cohort.get("devices") or ()) != named:
             return (
-                f"the ledger {ledger} counts the devices of run {other.run}, and this plan's cohort.devices names "
-                "others: a ledger is of one population"
+                f"the ledger {ledger} is that of runs with another cohort.devices than this plan's: a ledger is of one "
+                "population"
             )
     most = rho_for(row.epsilon, row.delta) * ROUNDING
     if privacy.cost(plan) > most:

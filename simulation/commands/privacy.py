@@ -51,7 +51,7 @@ def plan(
     groups: Annotated[int, typer.Option(min=1, help="Into how many groups it is divided (secure.groups).")] = 1,
     as_json: Json = False,
 ) -> None:
-    from client_sdk.privacy.accounting import epsilon_of, noise_for, rho_of
+    from client_sdk.privacy.accounting import epsilon_of, estimate_of, noise_for, rho_of
     from client_sdk.secagg.errors import BadParameters
     from client_sdk.secagg.header import GraphRule, hidden_among
 
@@ -77,6 +77,7 @@ def plan(
                 "rounds": rounds,
                 "delta": delta,
                 "epsilon": found,
+                "estimate": estimate_of(rho_of(used, rounds), delta),
                 "rho": rho_of(used, rounds),
                 "goal": goal,
                 "honest": honest,
@@ -89,6 +90,7 @@ def plan(
         return
     say(f"noise {used:.4g} x clip in a sum, {rounds} rounds of one device:")
     say(f"  epsilon {found:.4g} at delta {delta:g}, zCDP {rho_of(used, rounds):.4g}")
+    say(f"  an estimate, not proven: {estimate_of(rho_of(used, rounds), delta):.4g}, that of continuous noise")
     if roster is not None:
         group = "the roster" if groups == 1 else f"a group of {roster // groups}"
         say(f"  each device adds as much as it takes for any {honest} of {group} to have all of it")

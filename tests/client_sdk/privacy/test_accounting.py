@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from client_sdk.privacy.accounting import epsilon_of, noise_for, rho_for, rho_of, rho_of_shares
+from client_sdk.privacy.accounting import epsilon_of, estimate_of, noise_for, rho_for, rho_of, rho_of_shares
 
 OF_DP_ACCOUNTING = [
     # noise, participations, delta, RdpAccountant.get_epsilon, PLDAccountant.get_epsilon (dp-accounting 0.6.0)
@@ -43,6 +43,14 @@ def test_it_is_that_of_the_library_by_renyi_orders_and_above_that_of_the_continu
     assert found > by_rdp * (1 - 4e-3)
 
 
+@pytest.mark.parametrize(("noise", "times", "delta", "by_rdp", "by_pld"), OF_DP_ACCOUNTING)
+def test_the_estimate_is_that_of_the_library_by_privacy_loss_distributions(
+    noise: float, times: int, delta: float, by_rdp: float, by_pld: float
+) -> None:
+    assert estimate_of(rho_of(noise, times), delta) == pytest.approx(by_pld, rel=2e-4)
+    assert estimate_of(rho_of(noise, times), delta) < epsilon_of(rho_of(noise, times), delta)
+
+
 def normal(x: float) -> float:
     return 0.5 * math.erfc(-x / math.sqrt(2))
 
@@ -66,7 +74,8 @@ def test_the_noise_for_a_target_reaches_it_and_hardly_more(epsilon: float, times
 
 
 def test_at_the_ends() -> None:
-    assert epsilon_of(0.0, 1e-6) == 0
+    assert epsilon_of(0.0, 1e-6) == estimate_of(0.0, 1e-6) == 0
+    assert 0.999e6 < estimate_of(1e6, 1e-6) < epsilon_of(1e6, 1e-6)
     assert epsilon_of(math.inf, 1e-6) == math.inf
     assert epsilon_of(1e-30, 1e-6) < 1e-9
     assert epsilon_of(1e6, 1e-6) > 1e6
