@@ -76,6 +76,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "digest": _DIGEST,
         "version": 7,
     },
+    "CreateLedger": {"ledger": "phones", "epsilon": 8.0, "delta": 1e-6},
+    "AllowSpending": {"spent_in": "run:mnist-1", "because": "The privacy officer has agreed."},
     "WorkerPoll": {
         "instance": "7c1e04",
         "learners": {"quorate:mnist-mlp": "0.2.0.dev0"},

@@ -21,6 +21,8 @@ const ASKED: Readonly<Record<string, string>> = {
   "metrics.report": "report metrics",
   "key.create": "create an API key",
   "key.revoke": "revoke an API key",
+  "ledger.create": "make a privacy ledger",
+  "ledger.allow": "let devices that have lost something by another ledger lose more",
   "link.create": "make a link to log in",
 };
 

@@ -45,7 +45,7 @@ class Whole:
 
     def train(self, model: Tensors, data: Any, task: Task, **others: Any) -> Update:
         if self.slot == DEVICES - 1:
-            raise ValueError("the secret is 4711")
+            raise ValueError("the secret is xylophone")
         return Update({"w": np.full(VALUES, 5.0, np.float32)}, examples=len(data.x), metrics={"loss": 0.125})
 
 
@@ -64,7 +64,7 @@ def test_a_private_run_under_masks(tmp_path: Path) -> None:
         events = server.http.get(f"/v1/runs/{run}/events").text
     finally:
         server.stop()
-    for secret in ("4711", "loss"):
+    for secret in ("xylophone", "loss"):
         assert secret not in events
     # Of 5 devices 4 must sign and 2 may collude: 2 have all of the noise, and 5 have added theirs.
     goal = DEVICES - 1

@@ -191,6 +191,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "signers": 0,
         "groups": 1,
         "fallen": 0,
+        "noise": 0.0,
         "sums": (),
         "excluded": 0,
         "opened": False,

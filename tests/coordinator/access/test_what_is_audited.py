@@ -50,6 +50,7 @@ def test_a_request_leaves_a_row_whether_it_is_carried_out_or_refused(entry: Entr
             "key": "0" * 16,
             "worker": "w1",
             "device": "d1",
+            "ledger": "phones",
         }
         sent: dict[str, Any] = {"content": b"a body"}
         if entry.message is not None:

@@ -39,11 +39,12 @@ def answers(world: World, run: str) -> dict[str, Any]:
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as http:
             for template in (*templates, *STREAMS):
                 for row in world.rows if "{device}" in template else world.rows[:1]:
-                    path = str(template).format(run=run, round=1, device=row.device)
+                    path = str(template).format(run=run, round=1, device=row.device, ledger=f"run:{run}")
                     answer = await http.get(path, params={"follow": "false"} if template in STREAMS else {})
                     # refused: this run has a plan, and no section [privacy]
-                    refused = str(template).startswith((Route.FLOWER_RUNS, Route.PRIVACY_REPORT))
-                    assert answer.status_code == (409 if refused else 200), (path, answer.text)
+                    refused = str(template).startswith((Route.FLOWER_RUNS, Route.RUN_PRIVACY))
+                    expected = 404 if template == Route.LEDGER else 409 if refused else 200
+                    assert answer.status_code == expected, (path, answer.text)
                     found[path] = told(answer)
 
     asyncio.run(talk())

@@ -102,7 +102,14 @@ class Matrix:
             "digest": self.world.coordinator.operators.run(RUN).checkpoint,
             "action": "pause",
         }
-        values |= {"worker": "w1", "device": "d1", "key": "0" * 16, "stage": "share", "message": "0" * 64}
+        values |= {
+            "ledger": f"run:{RUN}",
+            "worker": "w1",
+            "device": "d1",
+            "key": "0" * 16,
+            "stage": "share",
+            "message": "0" * 64,
+        }
         (method,) = route.methods
         path = route.path.format(**values)
         headers, auth = {PROTOCOL_HEADER: str(PROTOCOL_VERSION)}, None
@@ -210,6 +217,10 @@ def test_what_belongs_to_no_run_and_is_not_scoped_is_known() -> None:
         ("GET", "/v1/audit/head"),
         ("GET", "/v1/fleet"),
         ("GET", "/v1/system"),
+        ("GET", "/v1/privacy/ledgers"),
+        ("GET", "/v1/privacy/ledgers/{ledger}"),
+        ("POST", "/v1/privacy/ledgers"),
+        ("POST", "/v1/privacy/ledgers/{ledger}/allow"),
         ("POST", "/v1/workers/{worker}/revoke"),
         ("POST", "/v1/sessions/links"),
     }

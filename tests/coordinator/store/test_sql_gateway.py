@@ -72,6 +72,8 @@ GIVEN: dict[str, Any] = {
     "messages": ["1".zfill(64), "2".zfill(64)],
     "after": 0,
     "limit": 10,
+    "ledger": "phones",
+    "ledgers": ["pumps"],
     "tensors": "t" * 64,
     "kind": "Created",
     "beginning": {"a": 1},
