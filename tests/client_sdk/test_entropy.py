@@ -15,6 +15,7 @@ from client_sdk import codecs
 from client_sdk.codecs import EDEN, ENTROPY, EntropyCoded, Origin, rans
 from client_sdk.codecs.entropy import CODES, HEAD, NARROWEST, SHORTEST, _from_bits, _model, _to_bits
 from client_sdk.tensors import Manifest, ManifestMismatch, OutOfRange, Tensors, from_bytes, read_header, to_bytes
+from tests.rotating import taking_turns
 
 NAMES = [codec.name for codec in ENTROPY]
 ONE, TWO, FOUR = ENTROPY
@@ -96,7 +97,7 @@ def test_the_mean_of_10000_draws_is_the_delta(codec: EntropyCoded) -> None:
 
 
 @pytest.mark.slow
-@each
+@pytest.mark.parametrize("codec", taking_turns(*ENTROPY), ids=NAMES)
 def test_the_step_and_what_fits_are_no_bias(codec: EntropyCoded) -> None:
     """In whole bodies, each with a search of its own."""
     values, draws = KINDS["matrix"][:40, :40], 200

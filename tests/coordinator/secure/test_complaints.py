@@ -17,6 +17,7 @@ from tests.client_sdk.secagg.test_complaints import dealt, false_complaint
 from tests.coordinator.secure.liars import accuses, deals_garbage_to, nothing, right, wrong
 from tests.coordinator.secure.test_rounds import RING, assert_committed
 from tests.coordinator.secure.world import World
+from tests.rotating import taking_turns
 
 LIAR, VICTIM = 1, 4
 
@@ -74,7 +75,7 @@ def test_where_too_few_hold_its_pair_a_fresh_attempt_goes_without_the_dealer_and
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("answer", [right, nothing])
+@pytest.mark.parametrize("answer", taking_turns(right, nothing))
 def test_a_dealer_that_lies_to_a_hundred_holders_shuts_out_nobody_either(answer: Any) -> None:
     """Too few hold its pairs: where it is out, a fresh attempt goes without it."""
     n, victims = 120, set(range(10, 110))
@@ -252,7 +253,7 @@ def test_an_opened_pair_is_of_a_complaint_and_is_the_one_that_was_dealt() -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("answer", [right, nothing])
+@pytest.mark.parametrize("answer", taking_turns(nothing, right))
 @pytest.mark.parametrize("forgetful", [False, True])
 def test_a_crash_anywhere_between_complaint_and_list_changes_no_bit(answer: Any, forgetful: bool) -> None:
     def world(crash: int | None = None) -> World:

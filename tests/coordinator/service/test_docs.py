@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from client_sdk.protocol import access, devices, flower, insight, names, operators, problems, secure, workers
+from client_sdk.protocol import access, devices, flower, insight, names, operators, privacy, problems, secure, workers
 from client_sdk.protocol.names import Route
 from coordinator.service.openapi import EXAMPLES
 from tests.coordinator.service.conftest import Server
@@ -40,7 +40,7 @@ def test_fields_have_their_docstrings_as_descriptions(document: dict) -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_example_is_a_valid_message_and_is_shown(name: str, document: dict) -> None:
-    rooms = (access, devices, flower, insight, names, operators, secure, workers, problems)
+    rooms = (access, devices, flower, insight, names, operators, privacy, secure, workers, problems)
     model = next(getattr(room, name) for room in rooms if hasattr(room, name))
     model.model_validate(EXAMPLES[name])
     assert set(EXAMPLES[name]) <= set(model.model_fields)
