@@ -15,6 +15,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,9 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 # A shell starts what it runs in the background with Ctrl-C ignored, and so would every process that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The day that cases take turns by, before other processes collect.
+import_module("tests.rotating")
 
 # Devices of tests count their sums where no other test run does.
 os.environ.setdefault("QUORATE_SUMS_FOLDER", str(Path(tempfile.gettempdir()) / f"quorate-sums-{uuid.uuid4().hex}"))

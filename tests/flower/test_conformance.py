@@ -9,12 +9,13 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+
+from tests.rotating import DAY
 
 APPS = Path(__file__).parent / "apps"
 ROOT = APPS.parents[2]
@@ -94,7 +95,7 @@ def test_numbers_are_those_of_flowers_own_simulation(
 
 def test_numbers_that_were_written_down_are_flowers(reference: dict[str, Any], tmp_path: Path) -> None:
     """Of another app each day; the soak tests compare all."""
-    name = NAMES[int(time.time() // 86_400) % len(NAMES)]
+    name = NAMES[DAY % len(NAMES)]
     same(on_flower(tmp_path, name), {name: reference[name]})
 
 

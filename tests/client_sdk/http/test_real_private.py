@@ -52,7 +52,7 @@ class Whole:
 
     def train(self, model: Tensors, data: Any, task: Task, **others: Any) -> Update:
         if self.slot == DEVICES - 1:
-            raise ValueError("the secret is 4711")
+            raise ValueError("the secret is xylophone")
         return Update({"w": np.full(VALUES, 5.0, np.float32)}, examples=17 + self.slot, metrics={"loss": 0.125})
 
 
@@ -93,7 +93,7 @@ def test_a_private_run_that_is_killed_between_its_rounds(tmp_path: Path) -> None
         for thread in threads:
             thread.join(60)
     for shown in (events, rounds, metrics):
-        assert "4711" not in shown
+        assert "xylophone" not in shown
         assert "loss" not in shown
     step = np.linalg.norm(model)
     noise = 2.0 / DEVICES * np.sqrt(VALUES * ROUNDS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +18,7 @@ from coordinator.folding.noise import RoundSeed
 from coordinator.runtime import actions, records
 from coordinator.runtime.actions import Actions
 from tests.coordinator.runtime.private_schedules import Broken, Schedule, What, schedules
+from tests.rotating import DAY
 
 
 def test_a_schedule_without_a_death_is_sound() -> None:
@@ -32,7 +32,7 @@ def every() -> list[Schedule]:
 @pytest.mark.slow
 def test_whatever_a_process_dies_at_the_noise_and_the_ledger_are_right() -> None:
     """Another third of the deaths each day; the soak tests play all."""
-    played = [schedule.play() for schedule in every()[int(time.time() // 86_400) % 3 :: 3]]
+    played = [schedule.play() for schedule in every()[DAY % 3 :: 3]]
     assert len(played) > 130
 
 
