@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 DIGEST_PATTERN = r"^[0-9a-f]{64}$"
+SIGNATURE_PATTERN = r"^[0-9a-f]{128}$"
 LEARNER_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*:[A-Za-z0-9_][A-Za-z0-9._-]*$"
 CODEC_PATTERN = r"^([A-Za-z0-9][A-Za-z0-9._-]*:)?[a-z0-9-]+@[0-9]+$"
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
@@ -28,6 +29,7 @@ METRIC_PATTERN = r"^[A-Za-z][A-Za-z0-9_./-]{0,63}$"
 
 DESCRIPTIONS = {
     DIGEST_PATTERN: "a SHA-256 in lower-case hexadecimal, 64 digits",
+    SIGNATURE_PATTERN: "an Ed25519 signature in lower-case hexadecimal, 128 digits",
     LEARNER_PATTERN: "the package and name of a learner, such as quorate:mnist-mlp",
     CODEC_PATTERN: "the name and version of a codec, such as float16@1 (of a package: package:name@1)",
     NAME_PATTERN: "up to 64 lower-case letters, digits, dots, dashes and underscores, a letter or digit first",

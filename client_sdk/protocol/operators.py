@@ -13,8 +13,16 @@ from typing import Literal, get_args
 from pydantic import Field
 
 from client_sdk.protocol.devices import Score
-from client_sdk.protocol.names import NAME_PATTERN, DeviceId, Digest, Message, RunId, StatisticRole, WorkerId
-from client_sdk.protocol.secure import SIGNATURE_PATTERN
+from client_sdk.protocol.names import (
+    NAME_PATTERN,
+    SIGNATURE_PATTERN,
+    DeviceId,
+    Digest,
+    Message,
+    RunId,
+    StatisticRole,
+    WorkerId,
+)
 
 # ------------------------------------------------------------ treatment
 # What was done to the updates of a round, as operators see it: a part of ``operators.RoundView``.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from client_sdk.protocol.names import Digest, Message, RunId
+from client_sdk.protocol.names import SIGNATURE_PATTERN, Digest, Message, RunId
 from client_sdk.protocol.operators import ShownStatus
 
 
@@ -107,4 +107,4 @@ class SignedReport(Message):
     report: PrivacyReport
     key: str = Field(pattern="^[0-9a-f]{64}$")
     """The public key that signed it: that of the coordinator's audit."""
-    signature: str = Field(pattern="^[0-9a-f]{128}$")
+    signature: str = Field(pattern=SIGNATURE_PATTERN)

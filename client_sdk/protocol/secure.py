@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from client_sdk.protocol.names import Digest, Message
+from client_sdk.protocol.names import SIGNATURE_PATTERN, Digest, Message
 
 SECURE_VERSION = 2
 """The version of the secure protocol: devices say it when they check in, and are selected for secure rounds by it."""
@@ -35,7 +35,6 @@ FIVE_EXCHANGES: tuple[Stage, ...] = ("advertise", "share", "mask", "survivors", 
 """What each device sends in a round in which nobody complains."""
 Hex = Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$", max_length=2000)]
 PublicKey = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="an Ed25519 public key")]
-SIGNATURE_PATTERN = r"^[0-9a-f]{128}$"
 
 
 def _unsaid(value: object) -> bool:

@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from client_sdk.codecs import linear_names
-from client_sdk.protocol.secure import SIGNATURE_PATTERN
+from client_sdk.protocol.names import SIGNATURE_PATTERN
 from client_sdk.secagg.errors import BadParameters
 from client_sdk.secagg.header import MOST_GROUPS, GraphRule, Terms, hidden_among, withstood
 from client_sdk.secagg.lanes import lane_bits
