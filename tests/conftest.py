@@ -15,7 +15,6 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -33,8 +32,8 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The day that cases take turns by, before other processes collect.
-import_module("tests.rotating")
+# The day by which cases take turns (``tests/rotating.py``): one for all processes, which must collect the same.
+os.environ.setdefault("TESTS_OF_DAY", str(int(time.time() // 86_400)))
 
 # Devices of tests count their sums where no other test run does.
 os.environ.setdefault("QUORATE_SUMS_FOLDER", str(Path(tempfile.gettempdir()) / f"quorate-sums-{uuid.uuid4().hex}"))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import Any
 
 import pytest
 
-DAY = int(os.environ.setdefault("TESTS_OF_DAY", str(int(time.time() // 86_400))))
-"""The day on which the tests began, for all of their processes: those that collect must find the same."""
+DAY = int(os.environ["TESTS_OF_DAY"])
+"""The day on which the tests began, for all of their processes (``tests/conftest.py``)."""
 
 
 def taking_turns(*cases: Any) -> list[Any]:
