@@ -1,8 +1,9 @@
 """Privacy ledgers: who has nothing left to lose, and which plans may use a ledger.
 
 A ledger's budget bounds what its devices lose over all runs that name it. It holds three times: a device without room
-for one more round is not drawn; a round whose list has such a device, drawn for another run at the same moment, fails
-before anything is made of its sum; and a plan that a ledger does not fit is refused.
+for one more round is not drawn; one that was drawn for another run at the same moment is on no list of a secure round
+that is shown, and the plain round that it has reported in fails before anything is made of its sum; and a plan that a
+ledger does not fit is refused.
 
 A device that has lost something by one ledger takes part by no other: two ledgers with a budget each would be twice the
 budget for that device. An owner may allow it for a pair of ledgers; that stands in the ledger and in the audit.
@@ -11,18 +12,22 @@ budget for that device. An owner may allow it for a pair of ledgers; that stands
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
-from typing import Any, cast
+from collections.abc import Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, cast
 
 from client_sdk.privacy.accounting import epsilon_of, rho_for
 from client_sdk.protocol.names import did_you_mean
-from coordinator.engine.effects import Contribution
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
 from coordinator.engine.event_fields import updates_digest
 from coordinator.engine.plan import Plan
 from coordinator.engine.privacy import Privacy
+from coordinator.engine.rounds import step
 from coordinator.engine.state import RunState
-from coordinator.runtime.core import Core
-from coordinator.store.port import LedgerRow, Reader, RunRow
+from coordinator.store.port import LedgerRow, Reader, RunRow, Transaction
+
+if TYPE_CHECKING:
+    from coordinator.runtime.core import Core
 
 ROUNDING = 1 + 2.0**-40
 """What adding up floats may add, which is not held against a device. Noise that is computed from a target has as much
@@ -60,7 +65,7 @@ def kept_out(reader: Reader, state: RunState, devices: Collection[str]) -> dict[
     return found | {device: why for device in devices if spent[device] + cost > most}
 
 
-def is_debited(reader: Reader, state: RunState, counted: Iterable[Contribution]) -> bool:
+def is_debited(reader: Reader, state: RunState, counted: Iterable[fx.Contribution]) -> bool:
     """Whether this list of the round under way is in the ledger."""
     privacy = state.plan.privacy
     if privacy is None:
@@ -69,10 +74,28 @@ def is_debited(reader: Reader, state: RunState, counted: Iterable[Contribution])
     return reader.privacy_debit(privacy.ledger_of(state.run), state.run, state.round_number, digest) is not None
 
 
-def reason_against_list(reader: Reader, state: RunState, counted: Iterable[Contribution]) -> str:
+def reason_against_list(reader: Reader, state: RunState, counted: Iterable[fx.Contribution]) -> str:
     """Why the round under way may not use the sum of these, in a sentence; empty: it may."""
     out = kept_out(reader, state, [item.device for item in counted])
     return f"{next(iter(out))} cannot count: {next(iter(out.values()))}" if out else ""
+
+
+def stepped(tx: Transaction, state: RunState, event: ev.Event) -> Iterator[tuple[ev.Event, RunState, list[fx.Effect]]]:
+    """The event, with the state that it leads to and its effects. Before an event that would show the list of a private
+    secure round come those by which the devices on it that have no room are out of the round, with their vectors: once
+    a list is shown, its sum can be opened. It is asked in the transaction that would debit the list."""
+    todo = [event]
+    while todo:
+        following, effects = step(state, todo[-1])
+        listed = next((one.devices for one in effects if isinstance(one, fx.RecordDebit)), ())
+        if listed and state.secure is not None:
+            tx.hold_privacy_ledgers()
+            if out := kept_out(tx, state, listed):
+                place = {"round": state.round_number, "attempt": state.current.attempt}
+                todo += [ev.Faulted(at=event.at, **place, device=device, reason=why) for device, why in out.items()]
+                continue
+        yield todo.pop(), following, effects
+        state = following
 
 
 def reason_against(reader: Reader, plan: Plan) -> str:

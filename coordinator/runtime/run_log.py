@@ -16,7 +16,7 @@ from coordinator.engine import events, rounds
 from coordinator.engine import state as states
 from coordinator.engine.plan import Plan
 from coordinator.engine.state import RunState
-from coordinator.runtime import records
+from coordinator.runtime import privacy_ledgers, records
 from coordinator.runtime.clock import Clock
 from coordinator.runtime.group_commit import GroupCommit
 from coordinator.runtime.tracing import Traces
@@ -169,31 +169,33 @@ class RunLog:
                 if event is None:
                     results.append([])
                     continue
-                following, effects = rounds.step(state, event)
-                recorded = refused = accepted = False
-                for effect in effects:
-                    if isinstance(effect, fx.Accepted):
-                        accepted = True
-                    elif isinstance(effect, fx.Refused):
-                        refused = True
-                    elif isinstance(effect, records.RECORDS):
-                        rows.append((event.at, effect))
-                        recorded = True
-                    elif isinstance(effect, _ACTIONS):
-                        actions.append(effect)
-                is_logged = following is not state or (recorded and not refused)
-                if accepted:
-                    accepting.append((len(results), effects, state.round_number, len(logged) if is_logged else None))
-                if is_logged:
-                    logged.append((event.at, event.kind, events.to_json(event)))
-                    if accepted and proposal.message is not None:
-                        messages.append(proposal.message)
-                    if isinstance(event, events.Discarded):
-                        discarded.append(event.round)
-                    if traced is not None:
-                        traced.event(proposal.cause, event, following.round_number, effects)
+                for happened, following, effects in privacy_ledgers.stepped(tx, state, event):
+                    recorded = refused = accepted = False
+                    for effect in effects:
+                        if isinstance(effect, fx.Accepted):
+                            accepted = True
+                        elif isinstance(effect, fx.Refused):
+                            refused = True
+                        elif isinstance(effect, records.RECORDS):
+                            rows.append((happened.at, effect))
+                            recorded = True
+                        elif isinstance(effect, _ACTIONS):
+                            actions.append(effect)
+                    is_logged = following is not state or (recorded and not refused)
+                    if accepted:
+                        accepting.append(
+                            (len(results), effects, state.round_number, len(logged) if is_logged else None)
+                        )
+                    if is_logged:
+                        logged.append((happened.at, happened.kind, events.to_json(happened)))
+                        if accepted and proposal.message is not None:
+                            messages.append(proposal.message)
+                        if isinstance(happened, events.Discarded):
+                            discarded.append(happened.round)
+                        if traced is not None:
+                            traced.event(proposal.cause, happened, following.round_number, effects)
+                    state = following
                 results.append(effects)
-                state = following
             records.write(tx, self.run, records.without_counted(tx, self.run, rows))
             if messages:
                 tx.insert_messages(messages)

@@ -12,6 +12,7 @@ import pytest
 from client_sdk.privacy.accounting import epsilon_of, rho_of
 from client_sdk.secagg import device as secure_device
 from client_sdk.secagg.header import AttemptHeader
+from coordinator.store.port import LedgerRow, SpendingRow
 from coordinator.verify import verify
 from tests.coordinator.served import RUN, SECTION, Served
 
@@ -108,4 +109,34 @@ def test_a_group_that_falls_after_its_list_was_shown_has_cost_its_devices_too(mo
         "of groups of 3 one has all"
     )
     assert list(verify(world.store, world.blobs)) == []
+    world.close()
+
+
+@pytest.mark.parametrize("late", [[4], [9], [0, 9], list(range(10))])
+def test_no_list_is_shown_with_a_device_that_has_spent_the_rest_elsewhere_meanwhile(late: list[int]) -> None:
+    """It is drawn while it has room, and a plain round of another run, that it has answered, is debited before the
+    list. It is out of the round with its vector; so its loss is at most the ledger's."""
+    world, one = Served(10, dimension=5), rho_of(NOISE, 1)
+    for phone in world.phones:
+        phone.member.weight = 1
+        phone.member.values = (phone.member.values / 10).astype(np.float32)
+    with world.store.transaction() as tx:
+        most = epsilon_of(one, 1e-6)
+        tx.insert_privacy_ledger(LedgerRow(ledger="phones", epsilon=most, delta=1e-6, created_at=1.0, created_by="k"))
+    cohort = {**PRIVATE["cohort"], "select": 10, "goal": 10}
+    world.secure_run(**{**PRIVATE, "cohort": cohort, "privacy": {**PRIVATE["privacy"], "ledger": "phones"}})
+    world.begin()
+    world.play(lambda: world.state.phase == "masking")
+    names = [world.rows[number].device for number in late]
+    with world.store.transaction() as tx:
+        rows = [SpendingRow(ledger="phones", run=RUN, device=name, rho=one, times=1) for name in names]
+        tx.put_rows(RUN, {SpendingRow: {(row.ledger, row.run, row.device): row for row in rows}})
+    world.play()
+    assert world.state.version == (len(late) < 10)
+    assert set(world.store.privacy_totals("phones").values()) == {one}
+    assert {item.device for item in world.store.contributions(RUN, 1)}.isdisjoint(names)
+    left_out = [event.body for event in events(world) if event.kind == "Faulted"]
+    found = {event["device"] for event in left_out}
+    assert found == set(names) or (not world.state.version and found < set(names))
+    assert all("it has no room for another round in the ledger phones" in event["reason"] for event in left_out)
     world.close()
