@@ -7,7 +7,7 @@ arXiv:2004.00010, theorem 14). Releases compose by the sum of their rho, also wh
 1 / 2 z^2.
 
 The unit is a device, and adjacency is zero-out: one device's updates are replaced by zeros, and its places in rounds
-stay. Nothing here counts on chance in who takes part.
+stay. Nothing here counts on chance in who takes part, but for ``amplified_of``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import lru_cache
 
 _STEPS = 200
 """Of a search that halves, or thirds, what is left."""
+_ORDERS = 256
 _ABOVE = 1 + 2.0**-40
 """What is searched for is given a little on the safe side."""
 
@@ -87,6 +88,36 @@ def estimate_of(rho: float, delta: float) -> float:
         middle = (low + high) / 2
         low, high = (low, middle) if lost(middle) <= delta else (middle, high)
     return high
+
+
+@lru_cache(maxsize=256)
+def amplified_of(noise: float, chance: float, rounds: int, delta: float) -> float:
+    """The epsilon at ``delta`` of so many rounds, each of which takes a device with this chance, whatever it took
+    before, while nobody sees whom (Poisson sampling), with continuous Gaussian noise. It follows from the Renyi
+    divergences of the integer orders a from 2 to 256,
+
+        log(sum_{k = 0}^{a} binomial(a, k) (1 - q)^(a - k) q^k exp((k^2 - k) / 2 z^2)) / (a - 1)
+
+    (Mironov, Talwar, Zhang 2019, arXiv:1908.10530, section 3.3). So it can be of a simulation alone, where it is what
+    other tools show: devices check in when they like, and who took part is public."""
+    _require_delta(delta)
+    if not 0 < chance <= 1 or not 0 < noise < math.inf or rounds < 1:
+        raise ValueError(
+            f"a chance is above 0 and at most 1, noise above 0, rounds from 1 up, not {chance}, {noise}, {rounds}"
+        )
+    if chance == 1:
+        return epsilon_of(rho_of(noise, rounds), delta)
+    found = math.inf
+    for order in range(2, _ORDERS + 1):
+        logs = [
+            math.lgamma(order + 1) - math.lgamma(k + 1) - math.lgamma(order - k + 1)
+            + (order - k) * math.log1p(-chance) + k * math.log(chance) + (k * k - k) / (2 * noise * noise)
+            for k in range(order + 1)
+        ]  # fmt: skip
+        most = max(logs)
+        divergence = (most + math.log(sum(math.exp(log - most) for log in logs))) / (order - 1)
+        found = min(found, rounds * divergence + math.log1p(-1 / order) - math.log(delta * order) / (order - 1))
+    return max(0.0, found)
 
 
 @lru_cache(maxsize=1024)

@@ -49,20 +49,29 @@ def plan(
         int | None, typer.Option(min=3, help="In secure rounds (mechanism distributed, strict): devices of a roster.")
     ] = None,
     groups: Annotated[int, typer.Option(min=1, help="Into how many groups it is divided (secure.groups).")] = 1,
+    clients: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Clients of a simulation: what drawing --goal of them by chance in each of --of would gain."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    from client_sdk.privacy.accounting import epsilon_of, estimate_of, noise_for, rho_of
+    from client_sdk.privacy.accounting import amplified_of, epsilon_of, estimate_of, noise_for, rho_of
     from client_sdk.secagg.errors import BadParameters
     from client_sdk.secagg.header import GraphRule, hidden_among
 
     if (noise is None) == (epsilon is None):
         fail("Give --noise, or the --epsilon that it shall reach.")
+    if clients is not None and (of is None or clients < goal):
+        fail("With --clients, give --of, the rounds of the simulation, and a --goal of at most so many clients.")
     try:
         used = noise_for(epsilon, delta, rounds) if epsilon is not None else float(noise or 0.0)
         if not 0 < used < math.inf:
             fail(f"A noise multiplier is a number above 0, not {used:g}.")
         found = epsilon_of(rho_of(used, rounds), delta)
         table = {target: noise_for(target, delta, rounds) for target in _TARGETS}
+        sampled = None if clients is None else amplified_of(used, goal / clients, of or 1, delta)
         honest = None if roster is None else hidden_among(GraphRule(profile="strict"), roster // groups)
     except BadParameters as error:
         fail(f"A roster of {roster} in {groups} groups: {error}.")
@@ -79,6 +88,7 @@ def plan(
                 "epsilon": found,
                 "estimate": estimate_of(rho_of(used, rounds), delta),
                 "rho": rho_of(used, rounds),
+                "amplified": sampled,
                 "goal": goal,
                 "honest": honest,
                 "deviation_of_mean": spread,
@@ -91,6 +101,9 @@ def plan(
     say(f"noise {used:.4g} x clip in a sum, {rounds} rounds of one device:")
     say(f"  epsilon {found:.4g} at delta {delta:g}, zCDP {rho_of(used, rounds):.4g}")
     say(f"  an estimate, not proven: {estimate_of(rho_of(used, rounds), delta):.4g}, that of continuous noise")
+    if clients is not None:
+        say(f"  amplified by sampling: {sampled:.4g}, in a simulation only, where each of {of:,} rounds draws each of")
+        say(f"    {clients:,} clients with chance {goal / clients:.4g} and nobody sees whom; an estimate, not proven")
     if roster is not None:
         group = "the roster" if groups == 1 else f"a group of {roster // groups}"
         say(f"  each device adds as much as it takes for any {honest} of {group} to have all of it")

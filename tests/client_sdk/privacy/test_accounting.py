@@ -7,7 +7,15 @@ import math
 import numpy as np
 import pytest
 
-from client_sdk.privacy.accounting import epsilon_of, estimate_of, noise_for, rho_for, rho_of, rho_of_shares
+from client_sdk.privacy.accounting import (
+    amplified_of,
+    epsilon_of,
+    estimate_of,
+    noise_for,
+    rho_for,
+    rho_of,
+    rho_of_shares,
+)
 
 OF_DP_ACCOUNTING = [
     # noise, participations, delta, RdpAccountant.get_epsilon, PLDAccountant.get_epsilon (dp-accounting 0.6.0)
@@ -49,6 +57,42 @@ def test_the_estimate_is_that_of_the_library_by_privacy_loss_distributions(
 ) -> None:
     assert estimate_of(rho_of(noise, times), delta) == pytest.approx(by_pld, rel=2e-4)
     assert estimate_of(rho_of(noise, times), delta) < epsilon_of(rho_of(noise, times), delta)
+
+
+AMPLIFIED_OF_DP_ACCOUNTING = [
+    # noise, chance, rounds, delta, RdpAccountant.get_epsilon of PoissonSampledDpEvent, orders 2 to 256
+    (0.5, 0.01, 100, 1e-05, 10.6612),
+    (0.7, 0.1, 50, 1e-05, 13.3677),
+    (1, 0.001, 1000, 1e-06, 0.869708),
+    (1, 0.01, 10000, 1e-06, 7.48693),
+    (1, 0.1, 50, 1e-05, 6.02149),
+    (1.1, 0.0256, 2000, 1e-05, 6.79341),
+    (2, 0.05, 1000, 1e-07, 4.89316),
+    (2, 0.5, 10, 0.001, 3.12649),
+    (4, 0.01, 100000, 1e-08, 4.79084),
+    (4, 0.1, 500, 1e-06, 2.84839),
+    (10, 0.3, 300, 1e-06, 2.55338),
+    (20, 0.9, 50, 1e-05, 1.31932),
+    (20, 0.002, 1000, 1e-09, 0.0568912),
+]
+
+
+@pytest.mark.parametrize(("noise", "chance", "rounds", "delta", "theirs"), AMPLIFIED_OF_DP_ACCOUNTING)
+def test_what_sampling_would_gain_in_a_simulation_is_what_the_library_says(
+    noise: float, chance: float, rounds: int, delta: float, theirs: float
+) -> None:
+    found = amplified_of(noise, chance, rounds, delta)
+    assert found == pytest.approx(theirs, rel=1e-5)
+    assert found < amplified_of(noise, 1, rounds, delta) == epsilon_of(rho_of(noise, rounds), delta)
+
+
+@pytest.mark.parametrize(
+    ("noise", "chance", "rounds", "delta"),
+    [(1, 0, 1, 0.1), (1, 1.1, 1, 0.1), (0, 0.5, 1, 0.1), (1, 0.5, 0, 0.1), (1, 0.5, 1, 0), (math.inf, 0.5, 1, 0.1)],
+)
+def test_impossible_sampling_is_refused(noise: float, chance: float, rounds: int, delta: float) -> None:
+    with pytest.raises(ValueError):
+        amplified_of(noise, chance, rounds, delta)
 
 
 def normal(x: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,17 @@ def test_under_masks_a_list_counts_and_not_a_committed_round() -> None:
     assert short.privacy.participations(short) == 10, "rounds that fail after their list cost as much"
 
 
+def test_what_sampling_gains_is_labelled_as_a_simulation_s() -> None:
+    simulated = [*OPTIONS, "--clients", "10000", "--of", "50"]
+    shown = " ".join(CliRunner().invoke(app, simulated).stdout.split())
+    assert "amplified by sampling: 0.2045, in a simulation only, where each of 50 rounds draws each of 10,000" in shown
+    assert "an estimate, not proven" in shown
+    assert json.loads(CliRunner().invoke(app, [*simulated, "--json"]).stdout)["amplified"] == pytest.approx(
+        0.204462, rel=1e-5
+    )
+    assert "amplified" not in CliRunner().invoke(app, OPTIONS).stdout
+
+
 def test_the_page_shows_what_the_command_prints() -> None:
     page = (ROOT / "docs" / "privacy.md").read_text("utf-8")
     parts = page.split("$ quorate privacy plan ")[1:]
@@ -195,6 +207,8 @@ def test_the_page_shows_what_the_command_prints() -> None:
         ("--rounds 3 --delta 1 --noise 1", "a delta is above 0 and below 1, not 1.0."),
         ("--rounds 3 --delta 1e-6 --noise 0", "A noise multiplier is a number above 0, not 0."),
         ("--rounds 3 --delta 1e-6 --noise 1 --roster 12 --groups 9", "A roster of 12 in 9 groups: a secure round has"),
+        ("--rounds 3 --delta 1e-6 --noise 1 --clients 1000", "With --clients, give --of, the rounds of the simulation"),
+        ("--rounds 3 --delta 1e-6 --noise 1 --clients 100 --of 5", "and a --goal of at most so many clients."),
         ("--rounds 3 --delta 1e-6 --epsilon 0", "an epsilon is a number above 0, not 0.0."),
     ],
 )
