@@ -11,6 +11,7 @@ The schema is made by ``migrate.py``.
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 import threading
@@ -461,6 +462,11 @@ class SqlTransaction(SqlWrites, Transaction):
     def __init__(self, connection: DatabaseConnection, dialect: str, audit_signer: Signer | None) -> None:
         super().__init__(connection, dialect)
         self._audit_signer = audit_signer
+        self.dropped_messages = False
+
+    def drop_messages(self, run: str, round: int) -> None:
+        super().drop_messages(run, round)
+        self.dropped_messages = True
 
     def hold_privacy_ledgers(self) -> None:
         """Writing transactions of SQLite exclude each other."""
@@ -495,6 +501,8 @@ class SqlStore(SqlReads, Store):
         self._one_connection = in_memory(self.engine)
         self._lock = threading.Lock()
         self._thread = threading.local()
+        self._empty_log_at = 0.0 if self._sqlite and not self._one_connection else math.inf
+        """By the monotonic clock: after the first transaction too, since a process before may have died."""
 
     @contextmanager
     def transaction(self, run: str | None = None) -> Iterator[SqlTransaction]:
@@ -513,6 +521,10 @@ class SqlStore(SqlReads, Store):
                 transaction.require_valid()
                 with translated():
                     connection.commit()
+                if transaction.dropped_messages and not self._one_connection:
+                    self._empty_log_at = 0.0
+                if self._sqlite and time.monotonic() >= self._empty_log_at:
+                    self._empty_log(connection)
             except BaseException:
                 with suppress(SQLAlchemyError, sqlite3.Error):
                     connection.rollback()
@@ -536,6 +548,17 @@ class SqlStore(SqlReads, Store):
                 self._thread.open = False
                 with suppress(SQLAlchemyError, sqlite3.Error):
                     connection.rollback()
+
+    def _empty_log(self, connection: DatabaseConnection) -> None:
+        """Writes SQLite's write-ahead log into the database's file and empties it: it may have messages that are
+        deleted. Where somebody reads for longer, it is tried again with a later transaction."""
+        self._empty_log_at = time.monotonic() + _EMPTY_AGAIN_S
+        with suppress(SQLAlchemyError, sqlite3.Error):
+            connection.exec_driver_sql(f"PRAGMA busy_timeout={_EMPTY_WAIT_MS}")
+            ((busy, *_),) = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            connection.exec_driver_sql(f"PRAGMA busy_timeout={int(self._lock_timeout_s * 1000)}")
+            if not busy:
+                self._empty_log_at = math.inf
 
     def size_bytes(self) -> int | None:
         """The size of the database in bytes."""
@@ -581,14 +604,17 @@ class SqlStore(SqlReads, Store):
 # They are configured so that a commit is durable and readers do not wait for writers.
 #
 # SQLite: WAL with synchronous=FULL (a commit is on the disk when it returns), foreign keys on, deleted rows overwritten
-# (messages of secure rounds hold shares; some builds of SQLite leave them in the file), a busy timeout, and no
-# transaction that the driver opens by itself: one read is one statement, and writers execute BEGIN IMMEDIATE. In memory
-# all threads share one connection. Any other database: SQLAlchemy's pool, and READ COMMITTED.
+# (messages hold shares, seeds and keys of noise; some builds of SQLite leave them in the file), the WAL emptied after
+# messages were deleted, a busy timeout, and no transaction that the driver opens by itself: one read is one statement,
+# and writers execute BEGIN IMMEDIATE. In memory all threads share one connection. Any other database: SQLAlchemy's
+# pool, and READ COMMITTED.
 
 _CONNECTIONS = 16
 _MORE_CONNECTIONS = 48
 """More connections than threads that serve requests, so that a read does not wait for another one's connection."""
 _RETRY_S = 0.005
+_EMPTY_WAIT_MS = 100
+_EMPTY_AGAIN_S = 5.0
 
 
 def connect(url: str, lock_timeout_s: float) -> Engine:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from coordinator.folding.noise import Noise, RoundSeed
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import RUN_ROUND, MessageRow, StoreError
 from coordinator.verify import verify
+from tests.coordinator import databases
 from tests.coordinator.runtime.test_private_rounds import PRIVATE, _append_of, _Died, _transaction_of, logged
 from tests.coordinator.world import World
 
@@ -163,6 +165,28 @@ def test_the_keys_go_when_the_run_ends(mechanism: str, how: str) -> None:
     told: list[str] = []
     assert list(verify(world.store, world.blobs, note=told.append)) == []
     assert any("with it the keys of its noise" in text for text in told)
+
+
+def test_no_file_of_the_database_has_a_key_or_a_seed_that_is_deleted(tmp_path: Path) -> None:
+    """While the coordinator runs on, write-ahead log and all."""
+    with closing(databases.in_file(tmp_path / "quorate.db")) as store:
+        world = World(store=store)
+        create(world, "blt", rounds=3, retention=0)
+        secrets = set[bytes]()
+
+        def found() -> int:
+            data = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+            return sum(secret in data for secret in secrets)
+
+        seed = world.coordinator.core.noise_seed
+        world.coordinator.core.noise_seed = lambda *of: secrets.add(made := seed(*of)) or made  # type: ignore[func-returns-value]
+        for number in (1, 2):
+            world.play_round(number)
+            secrets |= {row.content[4:] for row in rows(world)}
+            assert found() == number, f"of {2 * number} seeds and keys the keys alone are kept"
+        world.play_round(3)
+        assert len(secrets) == 5
+        assert found() == 0
 
 
 @EACH

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -189,16 +190,17 @@ def test_repro_nothing_more_is_written_by_a_transaction_that_the_full_disk_took_
     assert (store.head("r1"), [found.kind for found in store.events("r1", 0)]) == (1, ["k"])
 
 
-def test_messages_that_are_dropped_are_overwritten_in_the_file(store: SqlStore, tmp_path: Path) -> None:
-    """They hold shares. A build of SQLite that does not overwrite by itself keeps their pages as they were."""
+def test_messages_that_are_dropped_are_in_no_file_of_the_database(
+    store: SqlStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They hold shares and keys. A build of SQLite that does not overwrite by itself keeps their pages as they were,
+    and the write-ahead log has them until it is emptied: at once, or where somebody reads, when that is over."""
     rng = random.Random(3)
     contents = [rng.randbytes(size) for size in (60_000, 9_000, 400)]
 
     def found() -> list[bool]:
-        """Of each content, whether a piece of it that no two pages divide is in the file."""
-        with store.engine.connect() as connection:
-            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
-        data = (tmp_path / "quorate.db").read_bytes()
+        """Of each content, whether a piece of it that no two pages divide is in a file."""
+        data = b"".join(path.read_bytes() for path in sorted(tmp_path.glob("quorate.db*")))
         pieces = [[content[at : at + 16] for at in range(0, len(content), 16)] for content in contents]
         return [any(piece in data for piece in each) for each in pieces]
 
@@ -215,11 +217,44 @@ def test_messages_that_are_dropped_are_overwritten_in_the_file(store: SqlStore, 
     assert found() == [False, False, False]
     with store.transaction("r1") as tx:
         tx.insert_messages(messages)
+    monkeypatch.setattr(sql, "_EMPTY_AGAIN_S", 0.0)
+    with store.reading() as reader:
+        assert len(reader.message_rounds("r1")) == 3
+        thread = threading.Thread(target=_drop, args=(store,))
+        thread.start()
+        thread.join()
+        assert len(reader.message_rounds("r1")) == 3
+    assert found() == [True, True, True]
+    with store.transaction():
+        pass
+    assert found() == [False, False, False]
+    with store.transaction("r1") as tx:
+        tx.insert_messages(messages)
     with store.transaction("r1") as tx:
         assert isinstance(tx, SqlTransaction)
         tx._connection.exec_driver_sql("PRAGMA secure_delete=OFF")
         tx.drop_messages("r1", 1)
     assert any(found()), "the control: the search finds what is in free pages"
+
+
+def _drop(store: SqlStore) -> None:
+    with store.transaction("r1") as tx:
+        tx.drop_messages("r1", 1)
+
+
+def test_what_a_process_that_died_has_dropped_is_gone_with_the_first_transaction_of_the_next(tmp_path: Path) -> None:
+    store, secret = databases.in_file(tmp_path / "quorate.db"), random.Random(5).randbytes(32)
+    store._empty_log = lambda connection: None  # type: ignore[method-assign]
+    with store.transaction() as tx:
+        tx.insert_run(rows.run("r1"))
+        tx.insert_messages([MessageRow(run="r1", round=1, digest=f"{1:064x}", content=secret)])
+    _drop(store)
+    log = tmp_path / "quorate.db-wal"
+    assert secret in log.read_bytes()
+    with closing(open_store(url_of(tmp_path))) as other, other.transaction():
+        pass
+    assert log.read_bytes() == b""
+    store.close()
 
 
 def test_a_connection_is_given_back_after_every_error(store: SqlStore) -> None:
