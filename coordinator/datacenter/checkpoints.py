@@ -1,13 +1,13 @@
 """Saves the steps of a training job, so that it can continue after a crash: a folder of steps, each complete or absent.
 
-The folder is visible to all ranks and written by torch.distributed.checkpoint. These are not the platform's
-checkpoints, which are safetensors: they hold the optimizer too, and a file that torch pickles (``.metadata``), so they
-are private to the machines that train, and never sent.
+The folder is visible to all ranks. Tensors are written by torch.distributed.checkpoint as safetensors, each rank its
+part; numbers and names of the optimizer as JSON. Nothing is pickled: a state with another kind of value is refused.
+These are not the platform's checkpoints: they hold the optimizer too.
 
 ::
 
     about.json          what is trained here: learner, model, recipe, first weights; compared before anything is loaded
-    step-000000120/     .metadata is written last: a step without it is incomplete and ignored
+    step-000000120/     shard-*.safetensors, state.json; complete is written last: a step without it is ignored
 """
 
 from __future__ import annotations
@@ -16,24 +16,29 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
+from safetensors import SafetensorError, safe_open
 from torch import nn
+from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.tensor import DTensor
 
-from client_sdk.learning.errors import CheckpointMismatch, LearningError
-from client_sdk.learning.group import Group
+from client_sdk.learning.errors import CheckpointMismatch, LearnerFailed, LearningError
+from client_sdk.learning.group import Group, sentence
 from coordinator.datacenter.recipe import Recipe
-from coordinator.datacenter.spec import STEP_FOLDER, whole_steps
+from coordinator.datacenter.spec import COMPLETE, STEP_FOLDER, whole_steps
 
 KEEP = 2
 """Number of stored steps: the newest complete ones."""
+STATE = "state.json"
+_FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
 class NotSaved(LearningError):
@@ -69,37 +74,85 @@ class Checkpoints:
     def save(
         self, step: int, module: nn.Module, optimizer: torch.optim.Optimizer, scaler: dict[str, Any] | None
     ) -> None:
-        """Write the state after ``step`` steps.
+        """Write the state after ``step`` steps, and read it back, before an older one is removed.
 
-        NotSaved, on one rank, where it cannot be written; GroupLost where a rank died or hangs.
+        LearnerFailed, on one rank, where the optimizer's state has values that are neither tensors nor JSON; NotSaved
+        where it cannot be written; GroupLost where a rank died or hangs.
         """
-        state = _state(module, optimizer, step, scaler)
+        path = self._path(step)
+        error: Exception | None = None
+        tensors: dict[str, torch.Tensor] = {}
+        text = ""
+        try:
+            tensors, values = _divided(_state(module, optimizer))
+            text = json.dumps(values)
+        except (TypeError, ValueError, NotImplementedError) as problem:
+            error = LearnerFailed(f"The optimizer's state cannot be saved without pickle: {sentence(problem)}")
+        self._group.agree(error)
+        parts = self._group.gather(text)
         try:
             with self._together(), _quietly():
-                dcp.save(state, checkpoint_id=self._path(step), no_dist=self._group.alone)
+                writer = HuggingFaceStorageWriter(str(path), save_distributed=True)
+                dcp.save(_apart(tensors), storage_writer=writer, no_dist=self._group.alone)
         except CheckpointException as failed:
             found = NotSaved(f"The state after step {step} cannot be saved in {self._folder}: {_cause(failed)}.")
             self._group.agree(found if self._group.rank == 0 else None)
+        try:
+            self._read_back(path, tensors)
+            if self._group.rank == 0:
+                together = {name: value for part in parts for name, value in json.loads(part).items()}
+                _write(path / STATE, json.dumps({"values": together, "scaler": scaler}))
+        except (OSError, SafetensorError) as problem:
+            error = NotSaved(f"The state after step {step} cannot be saved in {self._folder}: {sentence(problem)}.")
+        self._group.agree(error)
         if self._group.rank == 0:
+            _write(path / COMPLETE, "")
             for old in self._whole()[:-KEEP]:
                 self._remove(old)
 
-    def load(
-        self, step: int, module: nn.Module, optimizer: torch.optim.Optimizer, scaler: dict[str, Any] | None
-    ) -> dict[str, Any] | None:
+    def load(self, step: int, module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
         """Fill module and optimizer with the state after ``step`` steps; the scaler's state.
 
         CheckpointMismatch, on one rank, where it does not fit or cannot be read; GroupLost as ``save``.
         """
-        state = _state(module, optimizer, step, scaler)
+        path = self._path(step)
+        tensors, values = _divided(_state(module, optimizer))
+        saved: dict[str, Any] = {}
+        error: Exception | None = None
         try:
             with self._together(), _quietly():
-                dcp.load(state, checkpoint_id=self._path(step), no_dist=self._group.alone)
+                reader = HuggingFaceStorageReader(str(path))
+                dcp.load(tensors, storage_reader=reader, no_dist=self._group.alone)
         except CheckpointException as failed:
-            found = CheckpointMismatch(f"The checkpoint {self._path(step)} cannot be used: {_cause(failed)}.")
-            self._group.agree(found if self._group.rank == 0 else None)
-        set_state_dict(module, optimizer, model_state_dict=state["model"], optim_state_dict=state["optim"])
-        return state.get("scaler")
+            error = CheckpointMismatch(f"The checkpoint {path} cannot be used: {_cause(failed)}.")
+            self._group.agree(error if self._group.rank == 0 else None)
+        try:
+            saved = json.loads((path / STATE).read_text())
+            values = {name: _tuples(saved["values"][name]) for name in values}
+        except (OSError, ValueError, KeyError, TypeError) as problem:
+            error = CheckpointMismatch(f"The checkpoint {path} cannot be used: {STATE} lacks {sentence(problem)}.")
+        self._group.agree(error)
+        state = {**tensors, **values}
+        set_state_dict(
+            module,
+            optimizer,
+            model_state_dict=_below("model.", state),
+            optim_state_dict=_below("optim.", state),
+            options=_FLAT,
+        )
+        scaler: dict[str, Any] | None = saved["scaler"]
+        return scaler
+
+    def _read_back(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+        """SafetensorError or OSError where this rank's file does not hold, on the disk, what was to be saved. One
+        tensor is in memory at a time."""
+        for file in path.glob(f"shard-{self._group.rank + 1:05d}-*.safetensors"):
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
+            with safe_open(file, "pt") as found:
+                for name in found.keys():  # noqa: SIM118  (no mapping)
+                    if not torch.equal(found.get_tensor(name), _own_part(tensors[name])):
+                        raise SafetensorError(f"{name} has other values on the disk")
 
     def _prepare(self, resume: bool) -> int | None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -115,9 +168,7 @@ class Checkpoints:
             match = STEP_FOLDER.fullmatch(entry.name)
             if match is not None and int(match[1]) not in whole:
                 shutil.rmtree(entry)
-        fresh = path.with_suffix(".new")
-        fresh.write_text(json.dumps(self._about))
-        fresh.replace(path)
+        _write(path, json.dumps(self._about))
         return whole[-1] if whole else None
 
     def _require_same(self, path: Path) -> None:
@@ -156,7 +207,7 @@ class Checkpoints:
 
     def _remove(self, step: int) -> None:
         path = self._path(step)
-        (path / ".metadata").unlink(missing_ok=True)  # from now on the step is incomplete, also after a crash
+        (path / COMPLETE).unlink(missing_ok=True)  # from now on the step is incomplete, also after a crash
         shutil.rmtree(path, ignore_errors=True)
 
     def _path(self, step: int) -> Path:
@@ -171,12 +222,55 @@ def _quietly() -> Iterator[None]:
         yield
 
 
-def _state(
-    module: nn.Module, optimizer: torch.optim.Optimizer, step: int, scaler: dict[str, Any] | None
-) -> dict[str, Any]:
-    model, optim = get_state_dict(module, optimizer)
-    state: dict[str, Any] = {"model": model, "optim": optim, "step": step}
-    return state if scaler is None else {**state, "scaler": scaler}
+def _state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """All of both by name: tensors, of sharded ones the shards, and other values."""
+    model, optim = get_state_dict(module, optimizer, options=_FLAT)
+    return {f"model.{name}": value for name, value in model.items()} | {
+        f"optim.{name}": value for name, value in optim.items()
+    }
+
+
+def _divided(state: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Its tensors, and its other values."""
+    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    return tensors, {name: value for name, value in state.items() if name not in tensors}
+
+
+def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """The same values, each in memory of its own, in order: safetensors are no views of each other."""
+    seen: set[int] = set()
+    found: dict[str, Any] = {}
+    for name, tensor in tensors.items():
+        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        place = local.untyped_storage().data_ptr()
+        found[name] = tensor.clone() if place in seen else tensor.contiguous()
+        seen.add(place)
+    return found
+
+
+def _below(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+
+
+def _own_part(tensor: torch.Tensor) -> torch.Tensor:
+    """What of it is on this rank, on the CPU."""
+    local: torch.Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return local.detach().cpu()
+
+
+def _tuples(value: Any) -> Any:
+    """JSON has no tuples: optimizers' settings have no lists."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _write(path: Path, text: str) -> None:
+    """Atomically, and durably."""
+    fresh = path.with_suffix(".new")
+    with fresh.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
 
 
 def _cause(failed: CheckpointException) -> str:

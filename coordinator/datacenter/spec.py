@@ -15,6 +15,8 @@ from client_sdk.terminal import sentence_of
 from coordinator.datacenter.recipe import Recipe
 
 STEP_FOLDER = re.compile(r"step-([0-9]{9})")
+COMPLETE = "complete"
+"""The file that is written last in the folder of a step."""
 SHUTDOWN_S = 2
 """Seconds that the other processes of a group have to end after one has died or hangs."""
 
@@ -88,7 +90,7 @@ class JobStopped(Exception):
 
 def whole_steps(folder: Path) -> list[int]:
     """The complete saved steps in a job's folder, in ascending order."""
-    found = (STEP_FOLDER.fullmatch(path.parent.name) for path in folder.glob("step-*/.metadata"))
+    found = (STEP_FOLDER.fullmatch(path.parent.name) for path in folder.glob(f"step-*/{COMPLETE}"))
     return sorted(int(match[1]) for match in found if match is not None)
 
 

@@ -184,7 +184,7 @@ class _Job:
         )
 
     def restore(self, saved: Checkpoints, step: int) -> None:
-        scaler = saved.load(step, self.module, self.optimizer, self.scaler_state())
+        scaler = saved.load(step, self.module, self.optimizer)
         if self.scaler is not None and scaler is not None:
             self.scaler.load_state_dict(scaler)
 

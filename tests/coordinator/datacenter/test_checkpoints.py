@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import nn
 
 from client_sdk.learning import CheckpointMismatch, Learner, LearnerFailed
 from client_sdk.tensors import Tensors
-from coordinator.datacenter import training
+from coordinator.datacenter import checkpoints, training
 from coordinator.datacenter.progress import plain_line
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.spec import whole_steps
@@ -114,7 +115,7 @@ def test_a_job_at_its_end_only_hands_out_its_model(tmp_path: Path) -> None:
 def test_a_step_that_was_not_written_to_its_end_does_not_count(tmp_path: Path) -> None:
     whole, _ = run("Adam")
     run("Adam", tmp_path, steps=6)
-    (tmp_path / "step-000000006" / ".metadata").unlink()
+    (tmp_path / "step-000000006" / "complete").unlink()
     assert whole_steps(tmp_path) == [3]
     rest, report = run("Adam", tmp_path, resume=True)
     assert report.began == 3
@@ -126,7 +127,7 @@ def test_what_is_left_of_a_step_that_was_not_written_is_removed(tmp_path: Path) 
     run("Adam", tmp_path, steps=3)
     left = tmp_path / "step-000000005"
     left.mkdir()
-    (left / "__0_0.distcp").write_bytes(b"half of what was to be written")
+    (left / "shard-00001-model-00001-of-00001.safetensors").write_bytes(b"half of what was to be written")
     run("Adam", tmp_path, steps=6, resume=True)
     assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-000000003", "step-000000006"]
 
@@ -191,3 +192,47 @@ def test_scaled_losses_of_float16_end_near_full_precision_and_resume_alike(
     train(learner, first, models.examples(), half.model_copy(update={"steps": 7}), **usual)
     rest, _ = train(learner, first, models.examples(), half, resume=True, **usual)
     assert models.largest_difference(rest, whole) == 0
+
+
+class Hoarder(torch.optim.SGD):
+    """An optimizer whose state has a value that is neither a tensor nor JSON."""
+
+    def step(self, closure: Any = None) -> Any:
+        super().step(closure)
+        for weight in self.param_groups[0]["params"]:
+            self.state[weight]["seen"] = {1, 2}
+
+
+def test_what_could_only_be_pickled_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    learner = models.plain(optimizer=Hoarder)
+    with pytest.raises(LearnerFailed, match=r"state cannot be saved without pickle: .* Type is <class 'set'>"):
+        train(learner, learner.initial(2), models.examples(), recipe("Adam", steps=3), checkpoints=tmp_path)
+    assert not list(tmp_path.glob("step-*"))
+
+
+def test_no_file_of_a_step_is_a_pickle(tmp_path: Path) -> None:
+    run("Adam", tmp_path, steps=3)
+    (folder,) = tmp_path.glob("step-*")
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"shard-00001-model-00001-of-00001.safetensors", "state.json", "complete"}
+    assert json.loads((folder / "state.json").read_text())["values"]["optim.param_groups.0.bias.betas"] == [0.9, 0.999]
+
+
+def test_a_step_that_the_disk_has_otherwise_is_none_and_the_older_one_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("Adam", tmp_path, steps=3)
+    save = checkpoints.dcp.save
+
+    def saves_noise(state: Any, **options: Any) -> Any:
+        found = save(state, **options)
+        (file,) = (tmp_path / "step-000000006").glob("shard-*")
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(content)
+        return found
+
+    monkeypatch.setattr(checkpoints.dcp, "save", saves_noise)
+    with pytest.raises(checkpoints.NotSaved, match=r"after step 6 cannot be saved in .* has other values on the disk"):
+        run("Adam", tmp_path, steps=6, resume=True)
+    assert whole_steps(tmp_path) == [3]

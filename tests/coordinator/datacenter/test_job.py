@@ -169,7 +169,9 @@ def test_a_stopped_job_goes_on_from_the_last_whole_step_with_fewer_processes(spe
     assert spec.checkpoints is not None
     assert whole_steps(spec.checkpoints)[-1] in (15, 20)
     (spec.checkpoints / "step-000000025").mkdir()
-    (spec.checkpoints / "step-000000025" / "__0_0.distcp").write_bytes(b"half of what was to be written")
+    (spec.checkpoints / "step-000000025" / "shard-00001-model-00001-of-00001.safetensors").write_bytes(
+        b"half of what was to be written"
+    )
 
     received: list[Message] = []
     launch(steady.model_copy(update={"nproc": 1}), received.append)

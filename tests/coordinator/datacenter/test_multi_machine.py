@@ -253,7 +253,7 @@ def test_two_torchruns_by_hand_start_again_together_where_a_rank_is_killed(place
                 subprocess.Popen(command, cwd=place.folder, env=env, stdout=file, stderr=subprocess.STDOUT, text=True)
             )
     try:
-        until(lambda: (place.folder / "steps" / "step-000000010" / ".metadata").exists(), 240)
+        until(lambda: (place.folder / "steps" / "step-000000010" / "complete").exists(), 240)
         rank_of(machines, "1").kill()
         let_go(place.folder)
         ends_at = time.monotonic() + 200
