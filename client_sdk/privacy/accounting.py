@@ -134,8 +134,10 @@ def rho_for(epsilon: float, delta: float) -> float:
 
 
 def noise_for(epsilon: float, delta: float, participations: float) -> float:
-    """The least noise multiplier with which a device that takes part so often stays within ``epsilon`` at ``delta``."""
-    return math.sqrt(participations / (2 * rho_for(epsilon, delta))) * _ABOVE
+    """The least noise multiplier with which a device that takes part so often stays within ``epsilon`` at ``delta``,
+    rounded up to 24 bits: other machines have other last bits of logarithms, and a run has one noise."""
+    fraction, exponent = math.frexp(math.sqrt(participations / (2 * rho_for(epsilon, delta))) * _ABOVE)
+    return math.ldexp(math.ceil(fraction * 2**24), exponent - 24)
 
 
 def _require_delta(delta: float) -> None:

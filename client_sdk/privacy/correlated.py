@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Context, Decimal, localcontext
 from functools import lru_cache
 from typing import Protocol
 
@@ -157,16 +158,21 @@ class Buffers:
 
     def coefficients(self, steps: int) -> Floats:
         """The first column of C."""
-        powers = np.power(np.array(self.decays), np.arange(max(steps - 1, 0))[:, None])
-        return np.concatenate([np.ones(1), powers @ np.array(self.scales)])[:steps]
+        found = np.zeros(steps)
+        for decay, scale in zip(self.decays, self.scales, strict=True):
+            found[1:] += scale * _powers(decay, steps - 1)
+        found[0] = 1.0
+        return found
 
     def inverse(self, steps: int) -> Floats:
         """The first column of the inverse of C."""
-        decays, scales = np.array(self.decays), np.array(self.scales)
-        buffers, found = np.zeros(decays.size), np.empty(steps)
+        buffers, found = [0.0] * len(self.decays), np.zeros(steps)
         for step in range(steps):
-            found[step] = (step == 0) - scales @ buffers
-            buffers = decays * buffers + found[step]
+            value = float(step == 0)
+            for scale, buffer in zip(self.scales, buffers, strict=True):
+                value -= scale * buffer
+            buffers = [decay * buffer + value for decay, buffer in zip(self.decays, buffers, strict=True)]
+            found[step] = value
         return found
 
     def squared_sensitivity(self, pattern: Pattern) -> float:
@@ -179,7 +185,7 @@ class Buffers:
         image = np.zeros(pattern.steps)
         for time in range(found.size):
             image[time * pattern.apart :] += column[: pattern.steps - time * pattern.apart]
-            found[time] = image @ image
+            found[time] = _sum(image * image)
         return found
 
     def _checked(self, steps: int) -> Floats:
@@ -192,7 +198,7 @@ class Buffers:
         return np.sqrt(np.cumsum(np.cumsum(self.inverse(steps)) ** 2))
 
     def largest(self, steps: int) -> float:
-        return float(np.linalg.norm(self.inverse(steps)))
+        return math.sqrt(_sum(self.inverse(steps) ** 2))
 
     def is_exact(self, steps: int, sums: float) -> bool:
         """Whether floating point changes what is rounded by less than half a unit, where no sum of noise of successive
@@ -219,7 +225,20 @@ def _early_and_often(column: Floats, pattern: Pattern) -> float:
     image = rows.cumsum(axis=0).ravel()[:steps]  # of a device that goes on for ever
     over = min(steps, pattern.most() * apart)
     image[over:] -= image[: steps - over].copy()
-    return float(image @ image)
+    return _sum(image * image)
+
+
+def _powers(base: float, count: int) -> Floats:
+    """Those from 0 on."""
+    found = np.full(count, base)
+    found[:1] = 1.0
+    return found.cumprod()
+
+
+def _sum(values: Floats) -> float:
+    """In an order that is written here. That of a sum or a product of NumPy is the processor's."""
+    rows = np.concatenate([values, np.zeros(-values.size % _COLUMNS)]).reshape(-1, _COLUMNS)
+    return math.fsum(rows.cumsum(axis=0)[-1].tolist())
 
 
 class Stream:
@@ -243,17 +262,21 @@ class Stream:
             buffer += noise
 
 
-_APART = 2.0
+_APART = 2
 """Between the logarithms of two rates of decay."""
-_SLOWEST = 0.25
+_SLOWEST = Decimal("0.25")
 """Over the number of steps: slower rates are one buffer that does not decay."""
-_FASTEST = 4.0
-_DAMPING = (*(1 - 2 ** (-part / 4) for part in range(61)), 1.0)
+_FASTEST = 4
+_DAMPING = (*(1 - power for power in _powers(math.sqrt(math.sqrt(0.5)), 61).tolist()), 1.0)
+_DIGITS = Context(prec=40)
+_COLUMNS = 1024
 
 
 @lru_cache(maxsize=64)
 def buffers_for(pattern: Pattern) -> Buffers:
-    """Few buffers, of which the noise in the sum of all steps is near the least for this pattern.
+    """Few buffers, of which the noise in the sum of all steps is near the least for this pattern: the same bits on
+    every machine, since replicas and ``quorate verify`` make the noise of a run from them. So logarithms and
+    exponentials are those of ``decimal``, which rounds correctly, and all else is additions, products and roots.
 
     The matrix with the coefficients r_i of 1 / sqrt(1 - x) is the best Toeplitz matrix for one participation, but for a
     factor that goes to 1 (Fichtenberger, Henzinger, Upadhyay 2023, arXiv:2202.11205). They are moments,
@@ -263,22 +286,23 @@ def buffers_for(pattern: Pattern) -> Buffers:
     so with s = exp(-exp(v)) the trapezoidal rule in v gives few positive scales. Where devices take part again, steps
     should lean less on those long before: the coefficients are a^i r_i, with the a, of 62, that has the least noise.
     Those of the inverse are then a^i times the inverse's too. With a = 0 there is no correlation."""
-    low = math.log(_SLOWEST / pattern.steps)
-    count = max(1, math.ceil((math.log(_FASTEST) - low) / _APART))
-    rates = np.exp(low + _APART * (np.arange(count) + 0.5))
-    decays = np.exp(-rates)
-    scales = _APART / math.pi * rates * np.exp(-1.5 * rates) / np.sqrt(-np.expm1(-rates))
-    decays = np.concatenate([[1.0], decays])
-    scales = np.concatenate([[2 / math.pi * math.exp(low / 2)], scales])
-    alone = Buffers(tuple(decays.tolist()), tuple(scales.tolist()))
-    column, inverse, places = alone.coefficients(pattern.steps), alone.inverse(pattern.steps), np.arange(pattern.steps)
+    with localcontext(_DIGITS):
+        width = _APART / Decimal(math.pi)
+        slowest = _SLOWEST / pattern.steps
+        count = max(1, math.ceil((_FASTEST / slowest).ln() / _APART))
+        rates = [slowest * Decimal(_APART * (2 * part + 1) / 2).exp() for part in range(count)]
+        exact = [(Decimal(1), width * slowest.sqrt())]
+        exact += [((-rate).exp(), width * rate * (rate * -3 / 2).exp() / (1 - (-rate).exp()).sqrt()) for rate in rates]
+    decays, scales = (tuple(map(float, several)) for several in zip(*exact, strict=True))
+    alone = Buffers(decays, scales)
+    column, inverse = alone.coefficients(pattern.steps), alone.inverse(pattern.steps)
 
     def loss(damping: float) -> float:
-        powers = damping**places
-        return _early_and_often(powers * column, pattern) * float((np.cumsum(powers * inverse) ** 2).sum())
+        powers = _powers(damping, pattern.steps)
+        return _early_and_often(powers * column, pattern) * _sum(np.cumsum(powers * inverse) ** 2)
 
     best = min(_DAMPING, key=loss)
-    return Buffers(tuple((best * decays).tolist()), tuple((best * scales).tolist()))
+    return Buffers(tuple(best * decay for decay in decays), tuple(best * scale for scale in scales))
 
 
 @lru_cache(maxsize=256)

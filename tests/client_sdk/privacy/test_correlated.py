@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from fractions import Fraction
@@ -12,6 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from client_sdk.privacy.accounting import noise_for
 from client_sdk.privacy.correlated import (
     MOST_PLACES,
     ROUNDING,
@@ -23,6 +28,7 @@ from client_sdk.privacy.correlated import (
     Stream,
     Tree,
     buffers_for,
+    cost_of_a_step,
 )
 
 GOOGLES = Buffers(
@@ -177,6 +183,29 @@ def test_the_buffers_of_a_long_run_are_found_at_once_and_no_damping_has_less_noi
     for more in (0.99997, 0.9999, 0.999):
         damped = Buffers(tuple(more * one for one in found.decays), tuple(more * one for one in found.scales))
         assert loss(found) < loss(damped)
+
+
+BITS = "6acb3d4bea142b92e41bac13c7b9e7f2f13eb4c0066327e0fa7637554d24542f"
+
+
+def bits() -> str:
+    """A digest of the buffers of some patterns, of what a step costs, and of the noise that plans get from these."""
+    found: list[float] = []
+    for pattern in (Pattern(20, 3, 3), Pattern(60, 10, 3), Pattern(2000, 300, 6), Pattern(8000, 100, 12)):
+        strategy = buffers_for(pattern)
+        cost = cost_of_a_step(strategy, pattern)
+        found += [*strategy.decays, *strategy.scales, cost, noise_for(8.0, 1e-6, cost * pattern.most())]
+        found += [float(strategy.spread(pattern.steps)[-1]), strategy.largest(pattern.steps)]
+    return hashlib.sha256(" ".join(map(float.hex, found)).encode()).hexdigest()
+
+
+@pytest.mark.parametrize("processor", [{}, {"OPENBLAS_CORETYPE": "Nehalem", "NPY_DISABLE_CPU_FEATURES": "X86_V4"}])
+def test_buffers_and_their_noise_have_the_same_bits_on_every_machine(processor: dict[str, str]) -> None:
+    """Replicas and verify compute them again, maybe with another NumPy, which adds up in another order, or on another
+    processor."""
+    code = "from tests.client_sdk.privacy.test_correlated import bits; print(bits())"
+    told = subprocess.run([sys.executable, "-c", code], env=os.environ | processor, capture_output=True, check=True)
+    assert told.stdout.decode().strip() == BITS
 
 
 STRATEGIES = {"ours": buffers_for(Pattern(60, 10, 3)), "googles": GOOGLES, "tree": Tree(), "independent": Independent()}
