@@ -13,7 +13,8 @@ from scripts import security_tests
 from scripts.security_tests import tests_of_promises
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/decisions/*.md"))]
+_PLACES = ("*.md", "docs/*.md", "docs/decisions/*.md", "examples/*/*.md")
+PAGES = [page for place in _PLACES for page in sorted(ROOT.glob(place))]
 PACKAGES = ("quorate", "client_sdk", "coordinator", "simulation", "dashboards", "benchmarks", "tests", "scripts")
 _PATH = re.compile(rf"(?<![\w/.-])((?:{'|'.join(PACKAGES)}|docs|deploy|examples|requirements)/[\w./*-]*\w)")
 _MODULE = re.compile(rf"`{{1,2}}((?:{'|'.join(PACKAGES[1:4])})(?:\.(?!py`)\w+)+)`")
