@@ -70,6 +70,11 @@ class Pacing:
     whose connections broke all at once."""
     withdrawn_s: tuple[float, float] = (30.0, 90.0)
     """After a withdrawal, so that a device that cannot train does not disturb round after round."""
+    failed_s: float = 60.0
+    """Where training failed again on one model of a run: so long the device takes no part with this model; doubled at
+    each further failure."""
+    failed_most_s: float = 6 * 3600.0
+    """The limit of doubling."""
     again_s: tuple[float, float] = (2.0, 5.0)
     """Between two looks for a newer attempt of a secure round that goes on without this device."""
     soon_s: tuple[float, float] = (0.2, 0.5)

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from hashlib import sha256
-from typing import Any, Literal, TypeVar, assert_never
+from typing import Any, Literal, NamedTuple, TypeVar, assert_never
 
 import numpy as np
 
@@ -103,11 +103,23 @@ T = TypeVar("T")
 Steps = Generator[Action, Reply, T]
 
 
+class Failures(NamedTuple):
+    """Training that failed on one model of a run."""
+
+    version: int
+    times: int
+    until: float
+    """Until then the device takes no part with this model."""
+
+
 class RoundEnds(Enrolling):
     """A session's part that ends rounds. A secure round has none of its secrets left then, however it ends."""
 
     rests: Mapping[str, int] = {}
-    """``Policy.rests``. A session that begins anew asks its ledger again: its owner may have other bounds."""
+    """Of ``Policy.rests``: what its ledger declines. A session that begins anew asks the ledger again: its owner may
+    have other bounds."""
+    failures: Mapping[str, Failures] = {}
+    """Run -> failures on its newest model. A session that begins anew has none: its owner may have mended the cause."""
 
     def keep(self, change: Callable[[Memory], Memory]) -> Steps[Memory]:
         """The memory of secure rounds after ``change``, which is stored. Raises what ``change`` raises."""
@@ -144,7 +156,24 @@ class RoundEnds(Enrolling):
             yield from self.remembered()  # the reply tells the time
         yield from self.keep(lambda newest: newest.swept(self.now))
 
-    def _withdraw(self, assignment: Assignment, reason: str) -> Steps[str | None]:
+    def declining(self) -> dict[str, int]:
+        """``Policy.rests``."""
+        waits = {run: had.version + 1 for run, had in self.failures.items() if self.now < had.until}
+        return {**waits, **self.rests}
+
+    def _has_failed(self, assignment: Assignment) -> None:
+        """The device would fail again: it takes part with another model, or when a time has passed that grows."""
+        version, had = assignment.checkpoint.version, self.failures.get(assignment.run)
+        times = had.times + 1 if had is not None and had.version == version else 1
+        wait_s = min(self.pacing.failed_s * (2.0 ** min(times - 1, 30) - 1), self.pacing.failed_most_s)
+        others = [(run, one) for run, one in self.failures.items() if run != assignment.run]
+        self.failures = dict([*others, (assignment.run, Failures(version, times, self.now + wait_s))][-MOST_RESTS:])
+
+    def _withdraw(self, assignment: Assignment, reason: str, *, failed: bool = False) -> Steps[str | None]:
+        """``failed``: what is the matter with the device's training, not with the moment. A private run is not told
+        which, so there each reason is one."""
+        if failed or assignment.privacy is not None:
+            self._has_failed(assignment)
         reason = short(reason)
         yield from self.save(withdrawal=reason)
         yield from self._send_withdrawal(assignment, reason)
@@ -600,6 +629,7 @@ class SecureParts(SecureAttempts):
         assignment, _, _ = self.secure_work()
         problem, stage = left.problem, left.stage
         if problem.kind not in NO_PLACE:
+            self._has_failed(assignment)
             yield from self._send_withdrawal(assignment, short(f"Its message was refused: {problem}"))
             yield from self._end("refused", str(problem))
             return str(problem)

@@ -48,7 +48,7 @@ from client_sdk.device.enrolling import begun
 from client_sdk.device.policy import refusal, refuses_partial, secure_policy, shown
 from client_sdk.device.record import Record
 from client_sdk.device.requests import NoAnswerInTime, Pacing, short, why_not
-from client_sdk.device.secure_round import SecureParts
+from client_sdk.device.secure_round import MOST_RESTS, SecureParts
 from client_sdk.device.states import belongs, key_of
 from client_sdk.identity import Entropy, Signer
 from client_sdk.protocol.devices import (
@@ -141,8 +141,8 @@ class _Session(SecureParts):
     def _check_in(self) -> Send:
         self._offered = self.offer()
         said = shown(self._offered)
-        if self.rests:
-            said = said.changed(policy=said.policy.changed(rests=tuple(self.rests.items())))
+        if declining := self.declining():
+            said = said.changed(policy=said.policy.changed(rests=tuple(declining.items())[-MOST_RESTS:]))
         if count := self.record.states_left_out:
             said = said.changed(facts=said.facts.changed(states_left_out=count))
         return Send(method="POST", route=Route.CHECK_IN, answers=(Assignment, Wait), message=said)
@@ -176,8 +176,9 @@ class _Session(SecureParts):
         reason = refusal(assignment, offer)
         if reason is not None and assignment.secure is not None and not secure_policy(offer.policy).sums_made:
             return (yield from self.decline(assignment, reason))
-        if reason is None:
-            reason = yield from self.spend(assignment, "", offer.policy, ahead=True)
+        if reason is not None:
+            return (yield from self._withdraw(assignment, reason, failed=True))
+        reason = yield from self.spend(assignment, "", offer.policy, ahead=True)
         if reason is None:
             reason = yield from self._fetch(assignment)
         if reason is None and self.now >= self.due_at:
@@ -203,7 +204,8 @@ class _Session(SecureParts):
         secret = b"" if assignment.secure is None else (yield from self.secret())
         reply = self.observe((yield Train(assignment=assignment, due_at=self.due_at, secret=secret)))
         if isinstance(reply, Failed):
-            return (yield from self._withdraw(assignment, FAILED if assignment.secure is not None else reply.reason))
+            told = FAILED if assignment.secure is not None else reply.reason
+            return (yield from self._withdraw(assignment, told, failed=True))
         if not isinstance(reply, Trained):
             raise TypeError(f"the driver answered Train with {reply!r}")
         size, most = len(reply.body), assignment.max_update_bytes
@@ -291,6 +293,7 @@ class _Session(SecureParts):
                 return (yield from self._end("receipt", "The receipt was lost; the update was counted.", digest))
         if not isinstance(answer, Problem) or not answer.is_ours or answer.kind in OVER:
             return (yield from self._end("refused", str(answer), digest))
+        self._has_failed(assignment)
         yield from self._send_withdrawal(assignment, short(f"Its update was refused: {answer}"))
         yield from self._end("refused", str(answer), digest)
         return str(answer)

@@ -66,7 +66,9 @@ def rests(run: str, version: int, offer: str) -> str | None:
     until = dict(_parsed(offer)[2].rests).get(run, 0)
     if 0 <= until <= version:
         return None
-    return "the device declines this run" + (f" until version {until}" if until > 0 else "")
+    if until < 0:
+        return "the device declines this run"
+    return f"the device declines this run until version {until}, or for a time if its training has failed"
 
 
 def lacks_learner(learner: str) -> str:

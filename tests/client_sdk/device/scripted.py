@@ -55,6 +55,7 @@ from client_sdk.protocol.devices import (
 )
 from client_sdk.protocol.names import Message
 from client_sdk.protocol.problems import ProblemError, parse_problem, problem
+from client_sdk.secagg.actions import Keep
 from tests.client_sdk.device.scripted_authority import START, ScriptedAuthority
 
 LEARNER = "clinic:risk"
@@ -243,7 +244,7 @@ class Driver:
     def perform(self, action: Action) -> Reply:
         self.clock += 0.01
         match action:
-            case Save() | Spend() | Recall() | Settle():
+            case Save() | Keep() | Spend() | Recall() | Settle():
                 return perform_stored(self.storage, action, self.clock)
             case Sleep():
                 self.clock += action.max_s

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from typing import Any
 
 import pytest
 
 from client_sdk.device.actions import Failed, Fetched, RequestRefused, Send, Train, Trained, Unreachable, Unreadable
+from client_sdk.device.session import FAILED
 from client_sdk.device.storage import MemoryStorage
-from client_sdk.protocol.devices import Policy, Task
+from client_sdk.protocol.devices import CheckIn, Policy, PrivacyTerms, SecureTask, Task
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import PROBLEMS, Problem, problem
+from tests.client_sdk.bounds import any_work
 from tests.client_sdk.device.scripted import LEARNER, Crash, Driver, ScriptedCoordinator, failing, offer
 from tests.client_sdk.device.sessions import run
 
@@ -46,6 +49,82 @@ def test_failed_training_withdraws_with_its_sentence_on_one_line() -> None:
     driver = Driver(ScriptedCoordinator(rounds=1))
     driver.trained = failing("ValueError: the loss is\nnot finite")
     assert withdrawal(driver) == "ValueError: the loss is not finite"
+
+
+class Drawing(ScriptedCoordinator):
+    """It gives the device no round of a run that it rests in."""
+
+    def _answer(self, method: str, path: str, signer: str, body: bytes) -> Any:
+        if path == "/v1/checkins":
+            rests = dict(CheckIn.model_validate_json(body).policy.rests)
+            if rests.get("run-1", 0) > self.offered().checkpoint.version:
+                return self.wait
+        return super()._answer(method, path, signer, body)
+
+
+def pauses(driver: Driver, *, rounds: int, **changes: Any) -> list[float]:
+    """From the end of each round to the beginning of the next one, in whole minutes."""
+    assert run(driver, rounds, **changes) == rounds
+    history = driver.storage.history()
+    return [(b.joined_at - a.ended_at) // 60 for a, b in itertools.pairwise(history)]
+
+
+MASKED = SecureTask(q=16, max_norm=1.0, max_abs=1.0, weight_cap=1, profile="strict", minimum_cohort=3)
+
+
+@pytest.mark.parametrize("secure", [None, MASKED])
+def test_where_training_fails_again_on_one_model_the_device_takes_part_after_a_growing_time(
+    secure: SecureTask | None,
+) -> None:
+    """The coordinator drew it again each minute, for ever."""
+    driver = Driver(Drawing(rounds=20, secure=secure))
+    driver.trained = lambda train: Failed("no memory", driver.clock)
+    allowed = offer(policy=Policy(secure=any_work(smallest_cohort=3)))
+    first, *more = pauses(driver, rounds=9, offer=allowed)
+    assert driver.trainings == 9
+    assert driver.coordinator.rounds[8].withdrawn == [FAILED if secure else "no memory"]
+    assert first == 1, "its rest after each withdrawal"
+    assert more == pytest.approx([1, 3, 7, 15, 31, 63, 127], abs=1)
+
+
+def test_with_the_next_model_it_takes_part_at_once() -> None:
+    other = Drawing(rounds=4)
+    again = Driver(other)
+
+    def fail(train: Train) -> Any:
+        if again.trainings == 3:
+            other.assignment["checkpoint"] = other.offered().checkpoint.changed(version=1)
+        return Failed("no memory", again.clock)
+
+    again.trained = fail
+    assert pauses(again, rounds=4) == [1, 1, 1], "the third time would be 3 minutes, but for the next model"
+
+
+def test_the_time_after_failures_has_a_limit_and_a_device_that_starts_again_has_had_none() -> None:
+    driver = Driver(Drawing(rounds=20))
+    driver.trained = lambda train: Failed("no memory", driver.clock)
+    assert max(pauses(driver, rounds=12)) == pytest.approx(6 * 60, abs=1)
+    at = driver.clock
+    assert run(driver, 1) == 1
+    assert driver.clock - at < 1
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_who_withdraws_for_the_moment_s_sake_is_welcome_but_in_a_private_run_nobody_is_told_which(
+    private: bool,
+) -> None:
+    terms = {"privacy": PrivacyTerms(noise=1.0, most_rounds=9)} if private else {}
+    driver = Driver(Drawing(rounds=9, report_within_s=0, **terms))
+    gaps = pauses(driver, rounds=5)
+    assert "deadline passed" in driver.storage.history()[-1].reason
+    assert gaps == (pytest.approx([1, 1, 3, 7], abs=1) if private else [1, 1, 1, 1])
+
+
+def test_what_the_plan_asks_and_the_owner_does_not_allow_is_a_failure_too() -> None:
+    driver = Driver(Drawing(rounds=9))
+    assert run(driver, 4, offer=offer(policy=Policy(secure_only=True))) == 4
+    first, *_, last = driver.storage.history()
+    assert last.joined_at - first.ended_at > 5 * 60
 
 
 def test_a_long_reason_is_cut_to_what_the_protocol_takes() -> None:

@@ -62,6 +62,30 @@ def test_what_devices_said_stays_while_they_rest(make_world: MakeWorld) -> None:
     assert stalled(world) == "", "a commit ends it"
 
 
+def test_devices_whose_training_failed_again_are_not_drawn_with_this_model_and_the_line_says_so(
+    make_world: MakeWorld,
+) -> None:
+    """They wait, say with which version they take part again, and are drawn with that, or when they say so no more."""
+    world = make_world(4)
+    run = world.create()
+    for _ in range(2):
+        world.check_in()
+        withdraw(world)
+    world.check_in(rests=((run.run, 1),))
+    world.pass_time(10)
+    line = stalled(world)
+    assert "in round 2, 3 devices withdrew: " + NAN.removesuffix(".") in line
+    assert (
+        "0 eligible devices wait; a round needs at least 2. 4 devices were ineligible: the device declines this" in line
+    )
+    assert "run until version 1, or for a time if its training has failed" in line
+    assert world.coordinator.operators.run("marks").round == 3
+    world.check_in()
+    assert world.play_round(3)
+    world.check_in(rests=((run.run, 1),))
+    assert len(world.cohort()) == 4
+
+
 def test_repro_the_want_of_devices_is_said_once(make_world: MakeWorld) -> None:
     """The line said of the last round and of the present one that two devices waited, and that eight are needed."""
     world = make_world(4)
