@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from client_sdk.terminal import Json, fail, say, say_json, sentence_of
+from coordinator.commands import cohort_sizes
 from coordinator.commands.initial_checkpoint import Statistics, given, initial, learner_unknown, roles_for, said_roles
 
 if TYPE_CHECKING:
@@ -24,9 +25,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Check a plan, and print the schema of plans for editors.",
+    help="Check a plan, compute the sizes of its rounds, and print the schema of plans for editors.",
     epilog="Example: quorate plan check plan.toml",
 )
+
+app.command(epilog=cohort_sizes.EPILOG)(cohort_sizes.cohort)
 
 PlanPath = Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan's file.")]
 Changes = Annotated[

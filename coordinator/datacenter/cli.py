@@ -16,7 +16,7 @@ import typer
 from client_sdk.commands.joining import FILES, Target
 from client_sdk.commands.long_running import Threads, use_threads
 from client_sdk.terminal import Json, TimeLeft, fail, print_error, say, say_json
-from coordinator.datacenter import agent
+from coordinator.datacenter import agent, plan_command
 
 if TYPE_CHECKING:
     from coordinator.datacenter.progress import OnMessage
@@ -31,6 +31,7 @@ datacenter = typer.Typer(
 app.add_typer(datacenter, name="datacenter")
 datacenter.command(epilog=agent.JOIN_EPILOG)(agent.join)
 datacenter.command(epilog=agent.FOLLOW_EPILOG)(agent.follow)
+datacenter.command(epilog=plan_command.EPILOG)(plan_command.plan)
 
 
 @app.callback()

@@ -31,6 +31,8 @@ ALONE = (
     "privacy plan --epsilon 8 --rounds 6 --apart 300 --of 2000 --delta 1e-6 --goal 6500",
     "secagg parameters --n 300 --drop 44 --corrupt 0.1 --sigma 80",
     "secagg parameters --n 300 --drop 44 --corrupt 0.1 --sigma 80 --json",
+    "plan cohort --median 40 --sigma 0.6 --dropout 0.1 --deadline 120 --goal 256",
+    "datacenter plan --params 8.3e9 --layers 72 --hidden 3072 --devices 64 --memory 80GB --between ethernet25",
 )
 """Commands of blocks that end by themselves within 30 s, and need nothing."""
 LONG = (
