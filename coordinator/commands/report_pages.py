@@ -73,14 +73,15 @@ def read(text: str) -> SignedReport:
     try:
         content = json.loads(b64decode(comment[1]) if comment else text, object_pairs_hook=_once_each)
         signed = SignedReport.model_validate(content)
-    except ValueError:
+        authentic, pages = is_signed(signed), (markdown(signed), html(signed))
+    except (ValueError, ArithmeticError, OSError, RecursionError):  # any key signs: also a time that no calendar has
         raise BadReport("It is no privacy report, as 'quorate report' writes it.") from None
-    if not is_signed(signed):
+    if not authentic:
         raise BadReport("It was altered: the signature is not that of its key over this report.")
-    if content != signed.model_dump(mode="json") or (comment and text not in (markdown(signed), html(signed))):
+    if content != signed.model_dump(mode="json") or (comment and text not in pages):
         raise BadReport(
             "It was altered: it says something else than the report that is signed in it. (A page that version "
-            f"{signed.report.version} has written is read by that version; its JSON by any.)"
+            f"{cell(signed.report.version)[:40]} has written is read by that version; its JSON by any.)"
         )
     return signed
 

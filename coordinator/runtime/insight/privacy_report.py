@@ -7,11 +7,10 @@ JSON with sorted keys and no spaces, so a report that is stored in another layou
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import sha256
-from itertools import pairwise
 from pathlib import Path
 
 import client_sdk
@@ -27,7 +26,7 @@ from coordinator.engine.state import RunState
 from coordinator.runtime.core import Core
 from coordinator.runtime.insight.ledgers import view_of
 from coordinator.runtime.views import round_view
-from coordinator.store.port import CheckpointRow, ContributionRow, Reader, RefusalRow, RoundRow, RunRow
+from coordinator.store.port import CheckpointRow, ContributionRow, Reader, RefusalRow, RunRow
 
 _MECHANISMS = {
     "gaussian": "discrete Gaussian noise in the exact sum of each round",
@@ -53,6 +52,10 @@ _NOT_COVERED = (
     "A device that enrols again: it counts as another one.",
     "Runs without noise and runs of other coordinators, with the same devices: no ledger here has them.",
 )
+
+
+_AT_ONCE = 200
+"""Rounds."""
 
 
 class PrivacyReports:
@@ -100,12 +103,11 @@ def _report(
     plan = state.plan
     seq = reader.head(row.run)
     line = reader.checkpoints(row.run)
-    times = _times_of_devices(reader.of_run(ContributionRow, row.run), line)
+    counted, least_apart = _taken_part(reader, row.run, line)
     masked = privacy.mechanism == "distributed"
-    counted = Counter(len(rounds) for rounds in times.values())
     if masked:  # lists that were shown, also where no model has come of them
         counted = Counter(lists for _, lists in state.participation.values() if lists)
-    rho = max((row.most for row in reader.privacy_debits(row.run)), default=0.0)
+    rho, of_run = reader.privacy_lost(row.run), {"run": row.run}
     return PrivacyReport(
         run=row.run,
         name=state.name,
@@ -124,14 +126,12 @@ def _report(
         epsilon_planned=privacy.spent(plan),
         most_rounds=privacy.participations(plan),
         rounds_of_a_device=dict(sorted(counted.items())),
-        least_apart=min(
-            (after - before for rounds in times.values() for before, after in pairwise(rounds)), default=None
-        ),
+        least_apart=least_apart,
         ledger=_ledger(reader, privacy.ledger_of(row.run)),
         trusted=_TRUSTED_UNDER_MASKS if masked else _TRUSTED,
         not_covered=_NOT_COVERED,
         rounds=_rounds(reader, row.run, {made.round: made.digest for made in line}),
-        refusals=dict(sorted(Counter(one.kind for one in reader.of_run(RefusalRow, row.run)).items())),
+        refusals=dict(sorted(Counter(str(kind) for (kind,) in reader._values(RefusalRow, "kind", of_run)).items())),
         plan=row.plan_digest,
         code=code_digest(),
         version=installed_version(),
@@ -153,36 +153,43 @@ def _ledger(reader: Reader, name: str) -> ReportedLedger:
     )
 
 
-def _times_of_devices(counted: Sequence[ContributionRow], line: Sequence[CheckpointRow]) -> Mapping[str, list[int]]:
-    """Device -> the versions that have an update of it, in order."""
-    version = {made.round: made.version for made in line}
-    found: defaultdict[str, list[int]] = defaultdict(list)
-    for item in sorted(counted, key=lambda item: item.round):
-        if item.round in version:
-            found[item.device].append(version[item.round])
-    return found
+def _taken_part(reader: Reader, run: str, line: Sequence[CheckpointRow]) -> tuple[Counter[int], int | None]:
+    """Rounds -> how many devices have counted in so many of those that made a model; and the fewest versions from one
+    to the next in which a device counted. A run may have millions of updates, so some rounds are read at a time."""
+    version = {made.round: made.version for made in line if made.round is not None}
+    times, last, apart = Counter[str](), dict[str, int](), None
+    for start in range(0, max(version, default=0), _AT_ONCE):
+        some = {"run": run, "round >": start, "round <=": start + _AT_ONCE}
+        for number, device in sorted(map(tuple, reader._values(ContributionRow, "round device", some))):
+            if (now := version.get(number)) is not None:
+                if device in last:
+                    apart = min(now - last[device], apart or now)
+                last[device] = now
+                times[device] += 1
+    return Counter(times.values()), apart
 
 
 def _rounds(reader: Reader, run: str, made: Mapping[int | None, str]) -> tuple[PrivateRound, ...]:
-    authorities, rows = reader.authorities(), list[RoundRow]()
-    while page := reader.rounds(run, rows[-1].round if rows else 0):
-        rows += page
-    views = [round_view(reader, row, None, authorities) for row in rows if row.status != "open"]
-    return tuple(
-        PrivateRound(
-            round=view.round,
-            kind=view.kind,
-            status=view.status,
-            selected=view.funnel.selected,
-            counted=view.counted,
-            late=view.funnel.late,
-            dropped=view.funnel.dropped,
-            withdrawn=view.funnel.withdrawn,
-            refused=view.funnel.refused,
-            checkpoint=made.get(view.round),
-        )
-        for view in views
-    )
+    authorities, found, last = reader.authorities(), list[PrivateRound](), 0
+    while page := reader.rounds(run, last, limit=_AT_ONCE):
+        last = page[-1].round
+        views = (round_view(reader, row, None, authorities) for row in page if row.status != "open")
+        found += [
+            PrivateRound(
+                round=view.round,
+                kind=view.kind,
+                status=view.status,
+                selected=view.funnel.selected,
+                counted=view.counted,
+                late=view.funnel.late,
+                dropped=view.funnel.dropped,
+                withdrawn=view.funnel.withdrawn,
+                refused=view.funnel.refused,
+                checkpoint=made.get(view.round),
+            )
+            for view in views
+        ]
+    return tuple(found)
 
 
 @cache
