@@ -137,28 +137,20 @@ def _counted(name: str) -> Model:
 
 
 def _size(text: str) -> float:
-    match = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?) ?([KMGT]?)(i?)B?", text, re.IGNORECASE)
-    try:
-        number = float(match[1]) if match else 0.0
-    except ValueError:
-        number = 0.0
-    if match is None or number <= 0:
+    match = re.fullmatch(r"(\d+\.?\d*(?:e\d{1,2})?) ?([KMGT]?)(i?)B?", text, re.IGNORECASE)
+    if match is None:
         fail(f"--memory is a size such as 80GB or 24GiB, not {text!r}.")
-    return number * float(1024 if match[3] else 1000) ** " KMGT".index(match[2].upper() or " ")
+    return float(match[1]) * float(1024 if match[3] else 1000) ** " KMGT".index(match[2].upper() or " ")
 
 
 def _link(text: str) -> Link:
     if text in all_reduce_costs.LINKS:
         return all_reduce_costs.LINKS[text]
-    match = re.fullmatch(r"([0-9.]+)(?:@([0-9.]+))?", text)
-    try:
-        rate, wait = (float(match[1]), float(match[2] or 5)) if match else (0.0, 0.0)
-    except ValueError:
-        rate = 0.0
-    if rate <= 0:
+    match = re.fullmatch(r"(\d+\.?\d*)(?:@(\d+\.?\d*))?", text)
+    if match is None or not (rate := float(match[1])):
         names = ", ".join(all_reduce_costs.LINKS)
         fail(f"A link is one of {names}, or GB a second such as 12.5 or 12.5@30 (microseconds), not {text!r}.")
-    return all_reduce_costs.Link(wait / 1e6, 1 / (rate * 1e9))
+    return all_reduce_costs.Link(float(match[2] or 5) / 1e6, 1e-9 / rate)
 
 
 def _best_of_families(fitting: list[Prediction]) -> Iterator[Prediction]:

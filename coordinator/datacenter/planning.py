@@ -66,9 +66,9 @@ class Model:
     """Whether attention keeps no scores for its backward pass."""
 
     def __post_init__(self) -> None:
-        for name in ("params", "sequence", "global_batch"):
-            if not 1 <= getattr(self, name) <= MOST_PARAMS:
-                raise ValueError(f"{name.replace('_', '-')} must be 1 or more, not {getattr(self, name):g}.")
+        for name, most in (("params", MOST_PARAMS), ("sequence", 1e8), ("global_batch", 1e8)):
+            if not 1 <= getattr(self, name) <= most:
+                raise ValueError(f"{name.replace('_', '-')} must be from 1 to {most:g}, not {getattr(self, name):g}.")
         for name, known in (("precision", PRECISIONS), ("optimizer", OPTIMIZERS)):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is one of {', '.join(known)}, not {getattr(self, name)}.")
@@ -117,8 +117,6 @@ class Machines:
     """The part of the memory that is left to buffers, gathered blocks and fragmentation."""
     overlap: float = 1.0
     """The part of the time that could hide an exchange of gradients and does."""
-    gamma_s: float = 0.0
-    """Seconds to add a byte in an all-reduce."""
 
     def __post_init__(self) -> None:
         for name in ("devices", "per_machine", "cards"):
@@ -272,12 +270,12 @@ def all_reduces(machines: Machines, data: int, tensor: int) -> Mapping[str, Line
     if machines.local % (tensor * inside) or data % inside:
         inside = 1  # the ranks do not fill machines
     if data == inside:
-        return flat(data, machines.link, machines.gamma_s)
+        return flat(data, machines.link)
     far, one = (machines.between.shared(flows / machines.cards) for flows in (machines.local, machines.local / inside))
-    lines = flat(data, far, machines.gamma_s) | {"ring": flat(data, one, machines.gamma_s)["ring"]}
+    lines = flat(data, far) | {"ring": flat(data, one)["ring"]}
     if inside > 1:
-        lines["hierarchical"] = hierarchical(inside, data // inside, machines.link, far, machines.gamma_s)
-        lines["leaders"] = leaders(inside, data // inside, machines.link, one, machines.gamma_s)
+        lines["hierarchical"] = hierarchical(inside, data // inside, machines.link, far)
+        lines["leaders"] = leaders(inside, data // inside, machines.link, one)
     return lines
 
 
@@ -297,7 +295,7 @@ def predict(model: Model, machines: Machines, plan: Plan) -> Prediction:
     compute = model.flops * (4 / 3 if again else 1) / (machines.devices * machines.flops)
     layers, border = model.layers / plan.pipeline, model.border_bytes(b)
 
-    inner = flat(plan.tensor, machines.link, machines.gamma_s)
+    inner = flat(plan.tensor, machines.link)
     tensor = m * (6 if again else 4) * layers * inner[cheapest(inner, border)].seconds(border)
     stages = 0.0
     if plan.pipeline > 1:

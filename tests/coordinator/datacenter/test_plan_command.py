@@ -9,7 +9,8 @@ import tomllib
 
 import pytest
 
-from coordinator.datacenter.calibration import calibrate
+from coordinator.datacenter import calibration
+from coordinator.datacenter.calibration import Calibration, calibrate
 from tests.client_sdk.commands.run_cli import quorate
 
 LARGE = (
@@ -79,6 +80,9 @@ def test_a_learner_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
             "precision is one of bfloat16, float16, float32, mixed, not int8.",
         ),
         (("--params", "1e9", "--optimizer", "best"), "optimizer is one of adam, lamb,"),
+        (("--params", "1e9", "--link", "0"), "A link is one of nvlink, nvlink2, pcie,"),
+        (("--params", "1e9", "--memory", "0"), "memory and flops must be above 0."),
+        (("--params", "1e9", "--global-batch", "1000000000"), "global-batch must be from 1 to 1e+08, not 1e+09."),
         (("--params", "1e9", "--devices", "12"), "12 devices do not fill machines of 8."),
         (("--params", "1e9", "--heads", "7"), "hidden (2048) must be a multiple of heads (7)"),
         (("--params", "1e9", "--flops", "0"), "memory and flops must be above 0."),
@@ -94,6 +98,23 @@ def test_wrong_options_get_one_sentence(
     assert sentence in error
     assert error.startswith("Error: ")
     assert len(error.splitlines()) == 1
+
+
+def test_what_was_measured_takes_the_place_of_the_link(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = Calibration(
+        alpha_s=3e-4, beta_s=6e-10, fit_error=0.1, error=0.27, flops=2e10, step_s=0.1, predicted_step_s=0.08
+    )
+    monkeypatch.setattr(calibration, "calibrate", lambda: found)
+    arguments = ("datacenter", "plan", "--params", "1e6", "--devices", "2", "--calibrate")
+    assert quorate(*arguments) == 0
+    sentence = "Measured: 300 us and 0.60 ns a byte, off by 27% at most at sizes between. A step of two processes: "
+    assert capsys.readouterr().out.startswith(sentence + "predicted 80.0 ms, measured 100.0 ms, off by 20%.\n")
+    assert quorate(*arguments, "--json") == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["machines"]["link"] == {"alpha_s": 3e-4, "beta_s": 6e-10}
+    assert printed["calibration"]["step_error"] == pytest.approx(0.2)
 
 
 def test_planning_needs_no_torch() -> None:
