@@ -76,7 +76,7 @@ def played(n: int, faults: dict[int, str]) -> World:
     return world
 
 
-@settings(max_examples=80)
+@settings(max_examples=settings().max_examples * 2 // 5)
 @given(n=st.integers(5, 10), data=st.data())
 def test_no_honest_device_is_barred_and_the_round_says_how_it_ended(n: int, data: st.DataObject) -> None:
     most = n - (2 * n // 3 + 1)
@@ -97,7 +97,7 @@ def test_no_honest_device_is_barred_and_the_round_says_how_it_ended(n: int, data
         assert world.state.barred or not set(faults.values()) <= set(HOLDERS)
 
 
-@settings(max_examples=40)
+@settings(max_examples=settings().max_examples // 5)
 @given(n=st.integers(5, 10), data=st.data())
 def test_n_minus_t_holders_may_lie_and_vanish_and_the_sum_is_right(n: int, data: st.DataObject) -> None:
     most = n - (2 * n // 3 + 1)

@@ -55,7 +55,7 @@ CHECKS = [
 ]
 OPERATIONS = 80
 STREAMS = (Route.EVENTS, Route.STREAM)
-EACH = 15
+EACH = 10
 """Requests to each operation. `make soak` sends more."""
 schemathesis.openapi.media_type(OCTETS_MEDIA_TYPE, st.binary(max_size=200))
 schemathesis.openapi.media_type(FLOWER_MEDIA_TYPE, st.binary(max_size=200))

@@ -21,7 +21,7 @@ from coordinator.access import Role
 from tests.coordinator.service import test_openapi as document
 from tests.coordinator.service.test_openapi import CHECKS, OPERATIONS, STREAMS, Service, cases, operations, translated
 
-EACH = 8
+EACH = 5
 """Requests to each operation, each of which is sent with all credentials: to invent one takes longest."""
 FOR_EVERYBODY = ("GET /healthz", "GET /readyz", f"POST {Route.SESSIONS}", f"POST {Route.SESSION_BY_LINK}")
 """Operations of which every operator, and nobody, gets an answer; of a wrong key /readyz says so, and so does a
