@@ -11,6 +11,11 @@ DAY = int(os.environ["TESTS_OF_DAY"])
 """The day on which the tests began, for all of their processes (``tests/conftest.py``)."""
 
 
+def on_day(number: int, *, of: int) -> pytest.MarkDecorator:
+    """For one of several slow tests that take turns: ``slow`` on each day of this number, else a soak test."""
+    return pytest.mark.slow if DAY % of == number else pytest.mark.soak
+
+
 def taking_turns(*cases: Any) -> list[Any]:
     """The cases for ``parametrize``; all but today's are soak tests."""
     today = DAY % len(cases)

@@ -8,12 +8,13 @@ import pytest
 from benchmarks import codecs as subject
 from client_sdk import codecs
 from client_sdk.codecs import Origin
+from tests.rotating import on_day
 
 
 @pytest.mark.parametrize("name", codecs.names())
 def test_what_is_labelled_unbiased_is_so(name: str) -> None:
     """The squared error of a mean of n draws is the n-th part of one draw's, but for the rounding of float32."""
-    values, codec, draws = np.random.default_rng(0).normal(size=600).astype(np.float32), codecs.get(name), 400
+    values, codec, draws = np.random.default_rng(0).normal(size=600).astype(np.float32), codecs.get(name), 100
     found = np.stack(
         [codec.decode(codec.encode({"w": values}, Origin(round=n, plan="a")))["w"] for n in range(draws)]
     ).astype(np.float64)
@@ -22,6 +23,7 @@ def test_what_is_labelled_unbiased_is_so(name: str) -> None:
     assert (mean < 2 * one / draws + 1e-10) == (name in subject.UNBIASED)
 
 
+@on_day(3, of=4)
 def test_every_codec_has_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "fashion", lambda: subject.gaussian(3000))
     rows = {row.name: row for row in subject.measure(True)}

@@ -17,6 +17,7 @@ from benchmarks.harness import interleaved, main
 from client_sdk.credentials.certificate import Certificate
 from client_sdk.secagg.header import GraphRule
 from client_sdk.secagg.lanes import pack
+from tests.rotating import on_day
 
 N = 64
 GONE = (1, 20, 40)
@@ -133,7 +134,7 @@ def test_bytes_are_those_of_every_message(crowd: Crowd) -> None:
     assert all(row.met for row in rows.values())
 
 
-@pytest.mark.slow
+@on_day(2, of=4)
 def test_rows_are_complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(secagg, "N", 150)
     monkeypatch.setattr(secagg, "QUICK", 100)

@@ -15,6 +15,7 @@ from benchmarks._secure_fleet import VANISH, Fleet, Notes
 from benchmarks._wire import Connection, ServerProcess
 from benchmarks.secure_round import Rounds, bytes_beside_float32, cpu
 from client_sdk.protocol.names import Route
+from tests.rotating import on_day
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nX-Long: " + b"y" * 90 + b"\r\n\r\nabc"
 
@@ -61,7 +62,7 @@ def test_repro_an_answer_of_not_yet_has_no_length() -> None:
     assert asyncio.run(ask()) == [(204, b""), (200, b"abc")]
 
 
-@pytest.mark.slow
+@on_day(0, of=4)
 def test_a_round_beside_its_floor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(secure_round, "EACH", 1)
     rounds = Rounds(tmp_path, 12, 20_000, 5.0, 1)

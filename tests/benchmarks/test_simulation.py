@@ -18,6 +18,7 @@ from benchmarks.harness import main
 from client_sdk.update import Update
 from simulation import Clients, partition
 from simulation.learners import MnistMlp, MnistMlp200, mnist_mlp, mnist_mlp_200
+from tests.rotating import on_day
 
 torch.set_num_threads(1)
 
@@ -72,7 +73,7 @@ def test_peak_memory_is_this_process_s_own() -> None:
     assert 2**29 < large - small < 2**30 + 2**29
 
 
-@pytest.mark.slow
+@on_day(1, of=4)
 def test_the_simulation_benchmark_reports_its_rows(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from simulation.datasets import DataUnavailable, load
+from tests.rotating import on_day
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -37,7 +38,7 @@ def test_each_is_short() -> None:
     assert max(lines.values()) < 100
 
 
-@pytest.mark.slow
+@on_day(0, of=5)
 @pytest.mark.service
 def test_images(tmp_path: Path) -> None:
     message = run("simulate_image.py", tmp_path, "fashion-mnist", rounds=2)
@@ -47,7 +48,7 @@ def test_images(tmp_path: Path) -> None:
     assert written == {"who-holds-what.svg", "fashion.png", "fashion.safetensors"}
 
 
-@pytest.mark.slow
+@on_day(1, of=5)
 @pytest.mark.service
 def test_text(tmp_path: Path) -> None:
     message = run("simulate_text.py", tmp_path, "shakespeare-unrolled", rounds=1)
@@ -57,7 +58,7 @@ def test_text(tmp_path: Path) -> None:
     assert (tmp_path / "shakespeare.png").stat().st_size > 1000
 
 
-@pytest.mark.slow
+@on_day(2, of=5)
 @pytest.mark.service
 def test_tables(tmp_path: Path) -> None:
     message = run("simulate_tabular.py", tmp_path, "adult", rounds=2)
@@ -68,7 +69,7 @@ def test_tables(tmp_path: Path) -> None:
     assert (tmp_path / "income.csv").read_text("utf-8").startswith("version,source,name,value")
 
 
-@pytest.mark.slow
+@on_day(3, of=5)
 @pytest.mark.service
 def test_clusters(tmp_path: Path) -> None:
     message = run("simulate_clusters.py", tmp_path, "mnist", rounds=6)
@@ -78,7 +79,7 @@ def test_clusters(tmp_path: Path) -> None:
     assert chosen == [("0", "20"), ("20", "0")], "each group has found a model of its own"
 
 
-@pytest.mark.slow
+@on_day(4, of=5)
 @pytest.mark.service
 def test_a_hierarchy(tmp_path: Path) -> None:
     message = run("simulate_hierarchy.py", tmp_path, "mnist", rounds=2)

@@ -32,6 +32,7 @@ from simulation.demo.setting import Setting
 from simulation.fleet.split import Split
 from simulation.fleet.trainer import FleetHabits
 from tests.coordinator.service.test_logging_in import LINK, with_page
+from tests.rotating import on_day, taking_turns
 from tests.simulation import synthetic
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist.toml"
@@ -325,7 +326,7 @@ def check_report(path: Path, *, compared: bool) -> dict[str, object]:
     return report
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_the_demo_at_small_scale_on_made_up_data(folder: Path, data: Path, tmp_path: Path):
     """Into a pipe: it ends after the last round, and has no link to a page."""
     environment = with_page(tmp_path / "page") | {"COMPARE": "1", "DEMO_JSON": str(tmp_path / "r.json")}
@@ -358,7 +359,7 @@ def test_the_demo_at_small_scale_on_made_up_data(folder: Path, data: Path, tmp_p
     assert score.metrics["accuracy"] == pytest.approx(report["rounds"][-1]["accuracy"])
 
 
-@pytest.mark.slow
+@on_day(1, of=2)
 @pytest.mark.service
 def test_the_demo_at_small_scale_on_mnist(folder: Path, tmp_path: Path):
     from simulation.datasets import DataUnavailable, load
@@ -388,7 +389,7 @@ def at_work(folder: Path, data: Path) -> tuple[subprocess.Popen[str], list[psuti
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", taking_turns(signal.SIGINT, signal.SIGTERM))
 def test_ctrl_c_ends_everything(folder: Path, data: Path, number: signal.Signals):
     process, family = at_work(folder, data)
     began = time.monotonic()

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import psutil
-import pytest
 
 from client_sdk.protocol.names import Route
 from tests.coordinator.service.test_logging_in import LINK, browser, with_page
+from tests.rotating import on_day
 from tests.simulation import synthetic
 from tests.terminals import on_terminal
 
@@ -22,7 +22,7 @@ def command(tmp_path: Path) -> list[str]:
     return [sys.executable, "-m", "client_sdk.cli", *demo]
 
 
-@pytest.mark.slow
+@on_day(1, of=2)
 def test_the_page_stays_up_after_the_last_round_until_ctrl_c(tmp_path: Path) -> None:
     with on_terminal(command(tmp_path), with_page(tmp_path / "page"), columns=160) as keyboard:
         said = keyboard.until("Ctrl-C ends it.", 120)

@@ -20,6 +20,7 @@ from client_sdk.update import Update
 from coordinator.engine.aggregation.strategy import Strategy
 from coordinator.engine.plan_file import PlanError
 from simulation import Behaviour, ClientFailed, History, simulate
+from tests.rotating import taking_turns
 from tests.simulation.test_selections import require_valid
 
 pytestmark = pytest.mark.whole
@@ -219,7 +220,7 @@ kept_by(sys.argv[2], Path(sys.argv[1]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["scaffold", "error-feedback"])
+@pytest.mark.parametrize("name", taking_turns("scaffold", "error-feedback"))
 def test_a_kill_in_the_middle_of_a_round_changes_no_bit(tmp_path: Path, name: str) -> None:
     killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "killed"), name], check=False)
     assert killed.returncode == -signal.SIGKILL

@@ -27,6 +27,7 @@ from simulation.demo.screen import Journal, read
 from simulation.demo.setting import Setting
 from simulation.fleet.split import Split
 from simulation.fleet.trainer import FleetHabits
+from tests.rotating import on_day
 from tests.simulation import synthetic
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist-secure.toml"
@@ -231,7 +232,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return synthetic.write(tmp_path_factory.mktemp("data") / "blobs.npz", train=3000)
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_all_rounds_can_be_secure_and_secure_rounds_follow_on_the_plain_ones_of_another_demo(
     tmp_path: Path, data: Path
 ) -> None:

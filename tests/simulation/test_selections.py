@@ -21,6 +21,7 @@ from coordinator.engine.selection import SELECTIONS, Candidate
 from coordinator.store import open_store
 from coordinator.verify import CannotVerify, verify
 from simulation import Behaviour, History, simulate
+from tests.rotating import taking_turns
 from tests.simulation.test_treatment import INIT, client
 
 CLIENTS = {f"c{number:02d}": client(2 + number % 5, number / 10) for number in range(14)}
@@ -120,7 +121,7 @@ play(Path(sys.argv[1]), sys.argv[2])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("choose", ["power-of-choice", "oort", "cyclic"])
+@pytest.mark.parametrize("choose", taking_turns("power-of-choice", "oort", "cyclic"))
 def test_a_kill_changes_no_cohort(tmp_path: Path, choose: str) -> None:
     killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "killed"), choose], check=False)
     assert killed.returncode == -signal.SIGKILL

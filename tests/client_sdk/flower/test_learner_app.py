@@ -20,6 +20,7 @@ from client_sdk.learners import LearnerError
 from client_sdk.learning import accuracy
 from client_sdk.protocol.devices import Task
 from quorate import Learner, Update
+from tests.rotating import on_day
 
 
 def learner() -> Learner:
@@ -156,7 +157,7 @@ def scratch() -> Iterator[str]:
         yield folder
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_it_runs_under_flowers_own_simulation(monkeypatch: pytest.MonkeyPatch, scratch: str) -> None:
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     from flwr.simulation import run_simulation

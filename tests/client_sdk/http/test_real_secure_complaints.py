@@ -23,6 +23,7 @@ from tests.client_sdk.http.operated import create, wait_for_end
 from tests.client_sdk.http.secure_clients import Network, SecureFleet
 from tests.client_sdk.http.test_real_secure_faults import DIMENSION, Drawn, logged, plan
 from tests.coordinator.service.conftest import Server
+from tests.rotating import taking_turns
 
 pytestmark = [pytest.mark.slow, pytest.mark.service]
 
@@ -147,7 +148,7 @@ def played(
     return counted, set(stages)
 
 
-@pytest.mark.parametrize("answer", ["right", "wrong", "none"])
+@pytest.mark.parametrize("answer", taking_turns("right", "wrong", "none"))
 def test_a_lying_dealer_shuts_nobody_out(
     real: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:

@@ -27,6 +27,7 @@ from tests.client_sdk.http.secure_clients import LEARNER, SecureFleet
 from tests.coordinator.secure.world import STAGES
 from tests.coordinator.service.conftest import Server
 from tests.ports import free_port
+from tests.rotating import taking_turns
 
 pytestmark = pytest.mark.slow
 
@@ -205,7 +206,7 @@ def test_repro_after_its_first_secure_round_a_device_says_its_size_no_more(real:
     assert asked == sorted(asked, reverse=True), "never again"
 
 
-@pytest.mark.parametrize("moment", ["Has shown its keys", "Has sent its update", "Has signed"])
+@pytest.mark.parametrize("moment", taking_turns("Has shown its keys", "Has sent its update", "Has signed"))
 def test_a_client_that_is_stopped_in_an_exchange_goes_on_with_the_same_attempt(
     real: Server, tmp_path: Path, moment: str
 ) -> None:

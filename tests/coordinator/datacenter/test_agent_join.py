@@ -17,6 +17,7 @@ from client_sdk.tensors import to_bytes
 from coordinator.datacenter.agent import preflight_request
 from tests.coordinator.datacenter.agents import NAME, Command, agent, gone, write_data, write_learner
 from tests.coordinator.service.conftest import Server
+from tests.rotating import on_day
 
 PLAN: dict[str, Any] = {
     "name": "joined",
@@ -127,7 +128,7 @@ def test_what_this_machine_lacks_is_reported_before_it_polls(
         assert "A GPU was asked for, and torch finds none" in refusal(capsys, *usual, "--device", "cuda")
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 @pytest.mark.datacenter
 def test_a_stopped_agent_gives_its_round_back_and_a_lost_round_is_no_longer_trained(
     place: Path, server: Server, monkeypatch: pytest.MonkeyPatch
@@ -170,7 +171,7 @@ def test_a_stopped_agent_gives_its_round_back_and_a_lost_round_is_no_longer_trai
             command.end()
 
 
-@pytest.mark.slow
+@on_day(1, of=2)
 @pytest.mark.datacenter
 def test_an_agent_that_wakes_up_after_its_lease_has_gone_to_another_changes_nothing(
     place: Path, server: Server, monkeypatch: pytest.MonkeyPatch

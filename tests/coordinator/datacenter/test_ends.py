@@ -21,6 +21,7 @@ from coordinator.datacenter.spec import JobSpec
 from coordinator.datacenter.training import train
 from tests.coordinator.datacenter.models import examples, slow
 from tests.coordinator.datacenter.ranks import Group, together
+from tests.rotating import taking_turns
 
 pytestmark = [pytest.mark.datacenter, pytest.mark.slow]
 
@@ -83,9 +84,9 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data.npz"
 
 
-@pytest.mark.parametrize(("case", "starts"), [("reading", [0, 5]), ("finishing", [0, 10])])
+@pytest.mark.parametrize("case", taking_turns("reading", "finishing"))
 def test_a_rank_killed_while_steps_are_saved_or_read_is_started_again_to_equal_weights(
-    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, case: str, starts: list[int]
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     """An error inside torch's own saving was once reported as a bug, which ends a job for good."""
     (tmp_path / "mortal.py").write_text(MORTAL)
@@ -104,7 +105,10 @@ def test_a_rank_killed_while_steps_are_saved_or_read_is_started_again_to_equal_w
     )
     received: list[dict[str, Any]] = []
     launch(spec, received.append)
-    assert [message["step"] for message in received if message["event"] == "started"] == starts
+    assert [message["step"] for message in received if message["event"] == "started"] == [
+        0,
+        5 if case == "reading" else 10,
+    ]
     model = from_bytes((tmp_path / "model.safetensors").read_bytes())
     expected = together(2, undisturbed)[0]
     assert {name: array.tobytes() for name, array in model.items()} == {
@@ -134,7 +138,7 @@ learner = replace(slow(), loss=standing)
 """
 
 
-@pytest.mark.parametrize("nproc", [1, 2])
+@pytest.mark.parametrize("nproc", taking_turns(1, 2))
 def test_where_all_processes_stand_still_the_launcher_notices(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, nproc: int
 ) -> None:
@@ -191,7 +195,7 @@ def test_a_torchrun_that_stands_still_while_a_rank_dies_does_not_keep_the_job(
     assert "a rank died" in next(message["reason"] for message in received if message["event"] == "restarted")
 
 
-@pytest.mark.parametrize("batch", ["12", "999"])
+@pytest.mark.parametrize("batch", taking_turns("12", "999"))
 def test_a_rank_by_hand_ends_with_its_job_and_without_a_shutdown_that_could_fail(
     tmp_path: Path, data: Path, batch: str
 ) -> None:

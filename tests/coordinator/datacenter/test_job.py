@@ -24,6 +24,7 @@ from coordinator.datacenter.training import train
 from tests.coordinator.datacenter.models import examples, largest_difference, slow
 from tests.coordinator.datacenter.models import steady as steady_learner
 from tests.coordinator.datacenter.ranks import Group, together
+from tests.rotating import on_day
 
 pytestmark = [pytest.mark.datacenter, pytest.mark.slow]
 
@@ -113,6 +114,7 @@ def test_a_killed_rank_ends_in_equal_weights(spec: JobSpec, expected: Tensors) -
     assert [m["step"] for m in received if m["event"] == "saved"][-1] == RECIPE.steps
 
 
+@on_day(0, of=2)
 def test_a_hung_rank_is_noticed_in_the_stated_time(spec: JobSpec, expected: Tensors) -> None:
     """Timed to the end of the hung one: how long the next start takes is a matter of how busy the machine is, and so is
     whether an honest process is silent for 5 s, hence many restarts."""
@@ -139,6 +141,7 @@ def test_a_hung_rank_is_noticed_in_the_stated_time(spec: JobSpec, expected: Tens
     assert noticed[0] < 30, "5 s to notice and 2 s to end it; torchrun alone takes over 35 s"
 
 
+@on_day(1, of=2)
 def test_a_torchrun_that_dies_while_a_rank_stands_still_does_not_keep_the_job(spec: JobSpec, expected: Tensors) -> None:
     """The stopped rank holds the pipe that is listened to, and does not notice that torchrun is gone."""
     stopped: list[psutil.Process] = []

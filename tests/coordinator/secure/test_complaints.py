@@ -15,7 +15,7 @@ from coordinator.engine import events as ev
 from coordinator.secure import validation
 from tests.client_sdk.secagg.test_complaints import dealt, false_complaint
 from tests.coordinator.secure.liars import accuses, deals_garbage_to, nothing, right, wrong
-from tests.coordinator.secure.test_rounds import RING, assert_committed
+from tests.coordinator.secure.test_rounds import PARTS, RING, assert_committed
 from tests.coordinator.secure.world import World
 from tests.rotating import taking_turns
 
@@ -78,7 +78,7 @@ def test_where_too_few_hold_its_pair_a_fresh_attempt_goes_without_the_dealer_and
 @pytest.mark.parametrize("answer", taking_turns(right, nothing))
 def test_a_dealer_that_lies_to_a_hundred_holders_shuts_out_nobody_either(answer: Any) -> None:
     """Too few hold its pairs: where it is out, a fresh attempt goes without it."""
-    n, victims = 120, set(range(10, 110))
+    n, victims = 104, set(range(4, 104))
     world = World(n, secure={"quiet_s": 5}, aggregation={"weight_cap": 2000})
     liar = world.phones[LIAR]
     deals_garbage_to(liar, victims, answer)
@@ -178,9 +178,9 @@ def test_a_hundred_rows_of_one_dealer_altered_on_the_way_open_nothing_and_accuse
 ) -> None:
     """Behind the coordinator's back: it takes the complaints, and the dealer refuses the attempt."""
     monkeypatch.setattr(validation, "complained", lambda *given: None)
-    n = 120
+    n = 104
     world = World(n, secure={"quiet_s": 5, "attempts": 1}, aggregation={"weight_cap": 2000})
-    holders = {phone.name for phone in world.phones[10:110]}
+    holders = {phone.name for phone in world.phones[4:104]}
     genuine = world.requests.answer
 
     def altered(device: str, round: int, attempt: int, stage: Any) -> bytes | None:
@@ -254,8 +254,9 @@ def test_an_opened_pair_is_of_a_complaint_and_is_the_one_that_was_dealt() -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("answer", taking_turns(nothing, right))
+@pytest.mark.parametrize("part", taking_turns(*range(PARTS)))
 @pytest.mark.parametrize("forgetful", [False, True])
-def test_a_crash_anywhere_between_complaint_and_list_changes_no_bit(answer: Any, forgetful: bool) -> None:
+def test_a_crash_anywhere_between_complaint_and_list_changes_no_bit(answer: Any, part: int, forgetful: bool) -> None:
     def world(crash: int | None = None) -> World:
         made = World(8, secure={"quiet_s": 5})
         deals_garbage_to(made.phones[LIAR], {VICTIM}, answer)
@@ -267,7 +268,7 @@ def test_a_crash_anywhere_between_complaint_and_list_changes_no_bit(answer: Any,
     usual = world()
     assert_committed(usual)
     passed = usual.points.passed
-    for at in range(0, passed, 1 if not forgetful else 3):
+    for at in range(part, passed, PARTS):
         found = world(at)
         assert found.crashes == 1, f"at {at}"
         assert found.state.version == 1, found.reasons

@@ -21,6 +21,7 @@ from coordinator.blobs import FileBlobs
 from coordinator.engine import events as ev
 from coordinator.secure.blob_formats import sum_of
 from tests.coordinator.secure.world import STAGES, World
+from tests.rotating import taking_turns
 
 RING: dict[str, Any] = {"profile": "fast", "drop": 3, "corrupt": 0.1, "sigma": 20, "eta": 20, "minimum_cohort": 17}
 PARTS = 3
@@ -218,7 +219,7 @@ def points(n: int, **given: Any) -> tuple[str, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", taking_turns(*range(PARTS)))
 def test_a_crash_anywhere_changes_no_bit(part: int) -> None:
     wanted, count = points(3)
     assert count > 60
@@ -230,7 +231,7 @@ def test_a_crash_anywhere_changes_no_bit(part: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", taking_turns(*range(PARTS)))
 def test_a_crash_anywhere_with_somebody_gone(part: int) -> None:
     def world(crash: int | None = None) -> World:
         made = World(4, crash=crash)
@@ -241,7 +242,7 @@ def test_a_crash_anywhere_with_somebody_gone(part: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", taking_turns(*range(PARTS)))
 def test_a_crash_anywhere_between_two_attempts(part: int) -> None:
     """Two of five vanish after the roster, and the three others are keyed anew."""
 

@@ -26,6 +26,7 @@ from coordinator.blobs import BlobFolder, FileBlobs
 from coordinator.datafolder import BLOBS_FOLDER, DATABASE_FILE
 from coordinator.store import open_store
 from coordinator.verify import Violation, verify
+from tests.coordinator.databases import in_file
 from tests.coordinator.runtime.test_workers import SECTION, Center
 
 RUN = "marks"
@@ -33,7 +34,7 @@ RUN = "marks"
 
 def play(folder: Path, *, retention: int, optimizer: bool = True) -> None:
     """Writes the history. ``retention``: rounds for which raw updates are stored."""
-    store = open_store(f"sqlite:///{folder / DATABASE_FILE}")
+    store = in_file(folder / DATABASE_FILE)
     center = Center(8, store=store, blobs=FileBlobs(folder / BLOBS_FOLDER))
     aggregation = {"server_optimizer": "fedadam"} if optimizer else {}
     center.create(

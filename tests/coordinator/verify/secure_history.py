@@ -6,13 +6,13 @@ from pathlib import Path
 
 from coordinator.blobs import FileBlobs
 from coordinator.datafolder import BLOBS_FOLDER, DATABASE_FILE
-from coordinator.store import open_store
+from tests.coordinator.databases import in_file
 from tests.coordinator.served import Served
 
 
 def play(folder: Path) -> None:
     """A committed round of six, of whom one vanished before it masked; and the first message of the next one."""
-    store = open_store(f"sqlite:///{folder / DATABASE_FILE}")
+    store = in_file(folder / DATABASE_FILE)
     world = Served(store=store, blobs=FileBlobs(folder / BLOBS_FOLDER))
     cohort = {"select": 6, "goal": 6, "quorum": 0.6, "select_s": 10, "collect_s": 60}
     world.secure_run(cohort=cohort, finish={"rounds": 2})

@@ -13,6 +13,7 @@ import pytest
 from coordinator.store.tables import metadata
 from tests.coordinator.verify import secure_history
 from tests.coordinator.verify.history import Doctor, doctored, play, violations
+from tests.rotating import DAY
 
 NOT_COVERED = {
     "devices": "registering is in no log: only what runs need of a device is held against it (registered, its cap)",
@@ -138,7 +139,7 @@ def test_a_random_change_of_a_field_is_found(
     played: Path, played_in_secret: Path, table: str, column: str, tmp_path: Path
 ) -> None:
     history = played_in_secret if table in OF_SECURE_ROUNDS else played
-    for seed in range(8 if (table, column) in BODIES else 3):
+    for seed in range(DAY % 3, 8 if (table, column) in BODIES else 3, 3):  # a third a day
         folder = Path(shutil.copytree(history, tmp_path / str(seed)))
         with doctored(folder) as doctor:
             what = change(doctor, table, column, random.Random(f"{table}.{column} {seed}"))
