@@ -47,8 +47,9 @@ def _roomy(folder: str) -> bool:
 
 # A commit waits for its disk, which took half of the time of tests with databases in files; memory does not wait.
 # No test cuts the power: `UnsyncedFiles` of the explorer does that, and knows by itself what was synced.
-if "TMPDIR" not in os.environ and _roomy("/dev/shm"):
-    os.environ["TMPDIR"] = tempfile.tempdir = "/dev/shm"
+IN_MEMORY = "/dev/shm" if _roomy("/dev/shm") else None
+if IN_MEMORY is not None and "TMPDIR" not in os.environ:
+    os.environ["TMPDIR"] = tempfile.tempdir = IN_MEMORY
 
 # Devices of tests count their sums where no other test run does.
 os.environ.setdefault("QUORATE_SUMS_FOLDER", str(Path(tempfile.gettempdir()) / f"quorate-sums-{uuid.uuid4().hex}"))

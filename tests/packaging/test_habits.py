@@ -150,7 +150,8 @@ def test_leaving():
 @pytest.mark.slow
 def test_temporary_folders_of_killed_processes_lie_below_those_of_the_tests(tmp_path: Path) -> None:
     (tmp_path / "temporary").mkdir()
-    status, said = run_pytest(tmp_path, LEAVING, TMPDIR=str(tmp_path / "temporary"))
+    kept = ("-o", "tmp_path_retention_policy=all")  # else they are gone after a test that passes
+    status, said = run_pytest(tmp_path, LEAVING, *kept, TMPDIR=str(tmp_path / "temporary"))
     assert status == pytest.ExitCode.OK, said
     assert len(list((tmp_path / "temporary").rglob("left-*"))) == 2
     assert not [one for one in (tmp_path / "temporary").iterdir() if not one.name.startswith("pytest-of-")]

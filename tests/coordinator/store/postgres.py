@@ -18,6 +18,8 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
+from tests.conftest import IN_MEMORY
+
 _PLACES = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql*/bin")
 _START_S = 60.0
 _OPTIONS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "listen_addresses=", "max_connections=200")
@@ -59,7 +61,7 @@ class Server:
 def running(bin_folder: Path) -> Iterator[Server]:
     """A server, until the block ends. PostgreSQL refuses to be root: then it is the user ``nobody``."""
     user = 65534 if os.geteuid() == 0 else None
-    with tempfile.TemporaryDirectory(prefix="quorate-postgres-", dir="/tmp") as name:
+    with tempfile.TemporaryDirectory(prefix="quorate-postgres-", dir=IN_MEMORY or "/tmp") as name:
         folder = Path(name)
         if user is not None:
             os.chown(folder, user, user)
