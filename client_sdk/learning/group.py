@@ -188,12 +188,31 @@ class Group:
             error = RanksDiffer(_difference(of_all[0], of_all[other], other))
         self.agree(error)
 
+    def leave(self, error: Exception) -> Exception:
+        """Tell why this rank ends in the middle of a step, in which the others cannot go on without it; what it is to
+        raise. The group is unusable then: the process must end."""
+        if self.store is None:
+            return error
+        if not self.first_to("left"):
+            return RankFailed(self._why_left() or "Another rank stopped.")
+        self.store.set("left", f"Rank {self.rank} stopped: {sentence(error)}")
+        return error
+
+    def _why_left(self) -> str | None:
+        """Of a rank that has left."""
+        try:
+            return self.store.get("left").decode() if self.store is not None and self.store.check(["left"]) else None
+        except RuntimeError:  # the store is gone too
+            return None
+
     @contextmanager
     def unbroken(self) -> Iterator[None]:
-        """Turns what a failed collective raises into GroupLost."""
+        """Turns what a failed collective raises into GroupLost, or into RankFailed where a rank ``left``."""
         try:
             yield
         except (RuntimeError, ValueError) as error:
+            if (why := self._why_left()) is not None:
+                raise RankFailed(why) from error
             line = (str(error).strip() or type(error).__name__).split("\n", 1)[0]
             line = re.sub(r"^\[/\S+\] ", "", line).split(". This is typically", 1)[0].rstrip(".")  # Gloo's own lines
             raise GroupLost(

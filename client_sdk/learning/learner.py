@@ -186,6 +186,9 @@ class Learner:
     statistics: tuple[str, ...] = ()
     """Names and shell patterns of parameters that are statistics all the same, such as a moving average of the weights
     that the loss does not train. Floating-point buffers are statistics in any case."""
+    blocks: tuple[str, ...] = ()
+    """Names and shell patterns of the modules, such as ``layers.*``, that a datacenter may treat one by one: gather
+    (``datacenter.shard``) or compute again (``datacenter.recompute``). Every forward pass goes through each of them."""
     version: str = "0"
     """Devices report it at check-in; a plan may require one."""
     deterministic: bool = True

@@ -168,8 +168,8 @@ def _distinct(module: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str
 
 def _identity(tensor: torch.Tensor) -> object:
     """Equal for tensors that are the same numbers in the same memory."""
-    if is_lazy(tensor) or tensor.numel() == 0 or tensor.is_meta:
-        return id(tensor)
+    if is_lazy(tensor) or tensor.numel() == 0 or tensor.is_meta or hasattr(tensor, "to_local"):
+        return id(tensor)  # the last has no memory of its own: it is a part on each rank
     return (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
 
 

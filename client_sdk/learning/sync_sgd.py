@@ -3,24 +3,31 @@
 Each rank differentiates its own weighted loss (``rank_loss``), and DistributedDataParallel takes the mean of the ranks'
 gradients. A rank without an example takes one of the batch at weight zero, so that every rank joins every all-reduce.
 With accumulation the same weights apply to each micro-batch, and only the last is reduced.
+
+``GlobalGradient`` has a whole model on every rank. What divides it over the ranks is a class of its own with the same
+methods (``sharding``): trainers know no other difference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 from client_sdk.learning import state
 from client_sdk.learning.data import TensorExamples, cast
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError
 from client_sdk.learning.evaluation import explained
 from client_sdk.learning.group import Group, RankFailed, Unreached, reach_all, with_sparse_gradients
+from client_sdk.learning.local_sgd import clip
 from client_sdk.learning.measures import Measurement, detached, pair_of
 
 # ------------------------------------------------------------ rank loss
@@ -53,9 +60,10 @@ class RankLoss(nn.Module):
         autocast: torch.dtype | None = None,
         scaler: torch.amp.GradScaler | None = None,
         marked: bool = False,
+        stays: bool = True,
     ) -> None:
         """``measures`` gets this rank's examples. ``marked``: whether every parameter is marked as reached at every
-        step."""
+        step. ``stays``: whether a rank whose learner failed still takes part in the step."""
         super().__init__()
         self.module = module
         trained = [weight for weight in module.parameters() if weight.requires_grad]
@@ -65,6 +73,7 @@ class RankLoss(nn.Module):
         self.paired = False
         """Whether the loss gives pairs."""
         self._trained, self._loss, self._measures, self._marked = trained, loss, measures, marked
+        self._stays = stays
         self._sparse = with_sparse_gradients(module)
         self._group, self._autocast, self._scaler = group, autocast, scaler
 
@@ -85,6 +94,8 @@ class RankLoss(nn.Module):
                 self.reported.new_zeros(()),
             ]
         except LearningError as error:
+            if not self._stays:
+                raise
             self.error, marked = self.error or error, True
             share = self.reported.new_zeros(())
             entries = [self.reported.new_zeros(()) for _ in range(len(self.reported) - 1)] + [
@@ -133,10 +144,17 @@ class GlobalGradient:
     ``module`` lies on the group's device. ``measures`` gets this rank's examples. ``accumulate``: micro-batches that a
     rank's share is cut into. ``precision`` as in PRECISIONS; ``scaler`` scales losses for float16, and the caller
     unscales before its step. ``bucket_mb``: size of the all-reduces, which overlap with the rest of backward.
-    ``unreached``: what becomes of a parameter that the loss of a step reaches on no rank. All ranks make one together;
+    ``unreached``: what becomes of a parameter that the loss of a step reaches on no rank. ``blocks``:
+    ``Learner.blocks``; ``recompute``: whether they are computed again in backward. All ranks make one together;
     the model's digests are compared first (RanksDiffer), and its buffers after the first step: a custom layer may
     compute statistics of its batch.
+
+    ``params``: the trained parameters, as the module has them from then on. ``owned``: those that this rank's optimizer
+    moves, after which all ranks call ``moved``.
     """
+
+    _stays = True
+    """Whether a rank whose learner failed can take part in the rest of the step."""
 
     def __init__(
         self,
@@ -152,20 +170,25 @@ class GlobalGradient:
         scaler: torch.amp.GradScaler | None = None,
         bucket_mb: float = 25.0,
         unreached: Unreached = Unreached.REFUSED,
+        blocks: Sequence[str] = (),
+        recompute: bool = False,
     ) -> None:
         group.same_everywhere(state.named_tensors(module))
-        self._group, self._params, self._floating = group, params, floating
-        self._accumulate, self._unreached = accumulate, unreached
+        self._group, self._floating = group, floating
+        self._accumulate, self._unreached, self._blocks = accumulate, unreached, blocks
+        if recompute:
+            recompute_blocks(module, blocks)
+        self.params = self._prepared(module, params)
         searched = unreached is Unreached.ABSENT
-        marked = unreached is Unreached.ZERO and not group.alone
-        self._losses = RankLoss(module, loss, measures, group, PRECISIONS[precision], scaler, marked)
+        marked = unreached is Unreached.ZERO and not group.alone and self._stays
+        self._losses = RankLoss(module, loss, measures, group, PRECISIONS[precision], scaler, marked, self._stays)
         if searched and not group.alone:  # DDP warns on the terminal where it finds no unused parameters
             self._losses.register_parameter("idle", nn.Parameter(self._losses.reported.new_zeros(1)))
         self._losses.train()
         self._ddp: DistributedDataParallel | None = None
         self._waited = (0, 0.0)
         self._buffers = _own_buffers(module)
-        if not group.alone:
+        if not group.alone and self._stays:
             with group.unbroken():
                 self._ddp = DistributedDataParallel(
                     self._losses,
@@ -176,6 +199,21 @@ class GlobalGradient:
                 )
             self._ddp._set_ddp_runtime_logging_sample_rate(1)
 
+    def _prepared(self, module: nn.Module, params: list[nn.Parameter]) -> list[nn.Parameter]:
+        """The trained parameters, after the module was divided over the ranks."""
+        return params
+
+    @property
+    def owned(self) -> list[nn.Parameter]:
+        return self.params
+
+    def moved(self) -> None:
+        """Give all ranks what each rank's optimizer has moved."""
+
+    def clip(self, max_norm: float, step: int) -> None:
+        """As ``local_sgd.clip``: by the norm of the whole gradient, on every rank alike."""
+        clip(self.params, max_norm, step)
+
     def compute(self, examples: TensorExamples, batch: torch.Tensor, step: int) -> tuple[float, float]:
         """Put the gradient over the global batch into the parameters, on every rank. Returns (sum, weight) of the loss,
         whose quotient is its mean.
@@ -184,7 +222,7 @@ class GlobalGradient:
         Raises, on all ranks at the same step: the error of the lowest rank that failed (RankFailed on the others),
         Diverged (on rank 0) where any loss is not finite; GroupLost where the group broke.
         """
-        for trained in self._params:
+        for trained in self.params:
             trained.grad = None
         self._losses.reported.grad = None
         own = batch.tensor_split(self._group.world)[self._group.rank]
@@ -201,7 +239,7 @@ class GlobalGradient:
                 objective.backward()
         total, weight = self._reported(len(batch), step)
         if self._losses.paired and weight:
-            for trained in self._params:
+            for trained in self.params:
                 if trained.grad is not None:
                     trained.grad.mul_(len(batch) / weight)
         self._compare_buffers()
@@ -223,9 +261,9 @@ class GlobalGradient:
 
     def _reported(self, size: int, step: int) -> tuple[float, float]:
         error, self._losses.error = self._losses.error, None
-        if self._unreached is Unreached.REFUSED and error is None and any(w.grad is None for w in self._params):
+        if self._unreached is Unreached.REFUSED and error is None and any(w.grad is None for w in self.params):
             # DDP has then not reduced everything: the exchanged values are invalid, and the group is unusable.
-            mine = {id(weight) for weight in self._params}
+            mine = {id(weight) for weight in self.params}
             names = [n for n, t in self._losses.module.named_parameters() if id(t) in mine and t.grad is None]
             found = (
                 f"The loss at step {step + 1} does not depend on {', '.join(names[:3])}: leave out of the learner's "
@@ -235,15 +273,17 @@ class GlobalGradient:
         reported = self._losses.reported.grad
         if reported is None:
             raise LearnerFailed(f"The loss at step {step + 1} gave no gradient.")
-        total, weight, infinite, failed = (
-            (reported * self._group.world).tolist() if self._ddp is not None else reported.tolist()
-        )
+        total, weight, infinite, failed = self._of_all(reported).tolist()
         if failed:
             self._group.agree(error)
         if infinite:
             found = f"The loss at step {step + 1} is not finite: try a smaller learning rate, a warm-up, or clipping."
             self._group.agree(Diverged(found) if self._group.rank == 0 else None)
         return total, weight if self._losses.paired else float(size)
+
+    def _of_all(self, reported: torch.Tensor) -> torch.Tensor:
+        """The sum over the ranks, of which DDP has taken the mean."""
+        return reported * self._group.world if self._ddp is not None else reported
 
     def _compare_buffers(self) -> None:
         """Once, after the first batch: LearnerFailed, on rank 0, where the ranks' buffers differ. Afterwards DDP would
@@ -260,7 +300,29 @@ class GlobalGradient:
         return explained(where) if self._group.alone else self._group.unbroken()
 
     def _alone_unless(self, last: bool) -> AbstractContextManager[Any]:
+        """Whether gradients are exchanged after this micro-batch."""
         return nullcontext() if self._ddp is None or last else self._ddp.no_sync()
+
+
+def blocks_of(module: nn.Module, patterns: Iterable[str]) -> list[nn.Module]:
+    """The modules whose names match one of the shell patterns; LearnerFailed where none matches a pattern."""
+    found: list[nn.Module] = []
+    for pattern in patterns:
+        matching = [part for name, part in module.named_modules() if name and fnmatchcase(name, pattern)]
+        if not matching:
+            raise LearnerFailed(f"The learner's blocks name {pattern!r}, and no part of the model has such a name.")
+        found += matching
+    return list(dict.fromkeys(found))
+
+
+def recompute_blocks(module: nn.Module, patterns: Iterable[str]) -> None:
+    """Have each block store its inputs alone, and compute the rest again in backward (Chen et al. 2016,
+    arXiv:1604.06174), with the same random numbers: the gradients have the same bits."""
+    blocks = blocks_of(module, patterns)
+    if not blocks:
+        raise LearnerFailed("recompute needs the learner's blocks, which are computed again one by one: name them.")
+    for block in blocks:
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 
 def for_group(module: nn.Module, group: Group, *, accumulate: int = 1, smallest: int | None = None) -> nn.Module:

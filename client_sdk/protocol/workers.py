@@ -32,6 +32,9 @@ DataName = Annotated[
 ]
 
 
+Shard = Literal["none", "optimizer", "gradients", "full"]
+
+
 class DatacenterTask(BaseModel):
     """The worker's part of the plan: synchronous SGD over all ranks, on data in the datacenter.
 
@@ -73,6 +76,14 @@ class DatacenterTask(BaseModel):
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Of the forward and backward passes. *float32*: the model's own number type, which parameters and their updates
     have in any case."""
+    shard: Shard = Field(default="none", exclude_if=lambda kind: kind == "none")
+    """What is divided over the processes, so that one need not hold it all (ZeRO: Rajbhandari et al. 2020,
+    arXiv:1910.02054). *optimizer*: the optimizer's state. *gradients*: and the gradients. *full*: and the parameters,
+    which are gathered block by block, where the learner names its ``blocks``. The result is that of *none*, up to
+    rounding."""
+    recompute: bool = Field(default=False, exclude_if=lambda yes: not yes)
+    """Whether the learner's ``blocks`` store their inputs alone and are computed again in the backward pass, for less
+    memory and a third more computation (Chen et al. 2016, arXiv:1604.06174)."""
 
     @model_validator(mode="after")
     def _fits(self) -> DatacenterTask:

@@ -85,6 +85,12 @@ def train(
     accumulate: Annotated[int, typer.Option(help="Cut each process's share of a batch into so many.")] = 1,
     precision: Annotated[str, typer.Option(help="float32, bfloat16 or float16 (GPUs only).")] = "float32",
     bucket_mb: Annotated[float, typer.Option(help="Size of the pieces in which gradients are exchanged.")] = 25.0,
+    shard: Annotated[
+        str, typer.Option(help="What is divided over processes: none, optimizer, gradients (and it), full (all).")
+    ] = "none",
+    recompute: Annotated[
+        bool, typer.Option("--recompute", help="Compute the learner's blocks again in backward, to save memory.")
+    ] = False,
     unused_parameters: Annotated[
         bool, typer.Option("--unused-parameters", help="A step may leave parameters untouched.")
     ] = False,
@@ -128,6 +134,8 @@ def train(
         "accumulate": accumulate,
         "precision": precision,
         "bucket_mb": bucket_mb,
+        "shard": shard,
+        "recompute": recompute,
         "unused_parameters": unused_parameters,
         "averaged": averaged or None,
         "seed": seed,

@@ -12,7 +12,7 @@ from typing import Literal, assert_never
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from client_sdk.protocol.workers import Lease
+from client_sdk.protocol.workers import Lease, Shard
 
 BASE_BATCH = 256
 """The batch size to which the learning rate of the linear rule refers (Goyal et al. 2017, arXiv:1706.02677)."""
@@ -56,6 +56,13 @@ class Recipe(BaseModel):
     GPUs only."""
     bucket_mb: float = Field(default=25.0, gt=0, le=10_000)
     """Gradients are exchanged in buckets of this size while the rest is still computed."""
+    shard: Shard = "none"
+    """What is divided over the processes, so that one need not hold it all (ZeRO: Rajbhandari et al. 2020,
+    arXiv:1910.02054): the optimizer's state; and the gradients; and, *full*, the parameters, which are gathered block
+    by block (the learner's ``blocks``)."""
+    recompute: bool = False
+    """Whether the learner's ``blocks`` store their inputs alone and are computed again in backward, for less memory and
+    a third more computation (Chen et al. 2016, arXiv:1604.06174). The result has the same bits."""
     averaged: tuple[str, ...] | None = None
     """The tensors that are trained, as a plan's task names them (``Task.averaged``). None: those that the learner
     trains."""
@@ -96,7 +103,14 @@ class Recipe(BaseModel):
     def difference_from(self, other: Recipe) -> str | None:
         """The first field by which ``other`` would compute other numbers, as ``batch is 64 there and 32 here``; None
         where one training may continue the other."""
-        how = {"accumulate", "bucket_mb", "unused_parameters", *(("steps",) if self.decay == "constant" else ())}
+        how = {
+            "accumulate",
+            "bucket_mb",
+            "unused_parameters",
+            "shard",
+            "recompute",
+            *(("steps",) if self.decay == "constant" else ()),
+        }
         for name, mine in self:
             if name not in how and getattr(other, name) != mine:
                 return f"{name} is {getattr(other, name)} there and {mine} here"

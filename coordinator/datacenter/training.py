@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from client_sdk.chance import derive_seed
 from client_sdk.data import training_part
@@ -24,11 +25,12 @@ from client_sdk.imports import uncollected
 from client_sdk.isolation import seed_generators, seeded
 from client_sdk.learning import state
 from client_sdk.learning.data import TensorExamples, as_examples
-from client_sdk.learning.errors import CheckpointMismatch, DataError, Diverged, LearnerFailed, LearningError
+from client_sdk.learning.errors import CheckpointMismatch, DataError, Diverged, LearnerFailed
 from client_sdk.learning.evaluation import explained
-from client_sdk.learning.group import Group, Unreached
+from client_sdk.learning.group import Group, GroupLost, RankFailed, RanksDiffer, Unreached
 from client_sdk.learning.learner import Learner, floating_of, freeze
-from client_sdk.learning.local_sgd import clip, dense_gradient
+from client_sdk.learning.local_sgd import dense_gradient
+from client_sdk.learning.sharding import FullShards, GradientShards, OptimizerShards
 from client_sdk.learning.sync_sgd import GlobalGradient, for_group
 from client_sdk.tensors import Manifest, Tensors, digest, to_bytes
 from coordinator.datacenter.optimizers import make_optimizer, set_learning_rate
@@ -119,8 +121,8 @@ def train(
                 _check_ahead(found, recipe, checkpoints, ranks)
                 job.restore(saved, found)
                 step = found
-        gradient = job.gradient(ranks, recipe, learner)
-        counted = sum(weight.numel() for weight in job.params)
+        gradient = job.gradient
+        counted = sum(weight.numel() for weight in gradient.params)
         report({"event": "started", "world": ranks.world, "device": str(ranks.device), "parameters": counted,
                "examples": len(job.examples), "steps": recipe.steps, "step": step})  # fmt: skip
         began, started, seen, loss = step, time.monotonic(), 0, math.nan
@@ -133,6 +135,7 @@ def train(
             total, weight = gradient.compute(job.examples, batch, step)
             loss = total / weight if weight else 0.0
             job.move(recipe, ranks, step)
+            gradient.moved()
             step += 1
             seen += len(batch)
             fields = {"step": step, "steps": recipe.steps, "loss": loss, "learning_rate": learning_rate}
@@ -141,7 +144,7 @@ def train(
                 saved.save(step, job.module, job.optimizer, job.scaler_state())
                 report({"event": "saved", "step": step})
         seconds = time.monotonic() - started
-        trained = job.result(learner, ranks)
+        trained = job.result(ranks)
     return trained, Report(
         steps=step,
         began=began,
@@ -159,29 +162,14 @@ class _Job:
     """A module in training, with its optimizer and scaler."""
 
     module: nn.Module
-    params: list[nn.Parameter]
+    gradient: GlobalGradient
     examples: TensorExamples
     order: GlobalOrder
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler | None
-    floating: torch.dtype
     left_out: Tensors
     """The floating-point tensors that the recipe does not choose: they stay as they are, also those that a forward
     pass moves, such as BatchNorm's statistics."""
-
-    def gradient(self, group: Group, recipe: Recipe, learner: Learner) -> GlobalGradient:
-        return GlobalGradient(
-            self.module,
-            self.params,
-            learner.loss,
-            group,
-            floating=self.floating,
-            accumulate=recipe.accumulate,
-            precision=recipe.precision,
-            scaler=self.scaler,
-            bucket_mb=recipe.bucket_mb,
-            unreached=Unreached.ZERO if recipe.unused_parameters else Unreached.REFUSED,
-        )
 
     def restore(self, saved: Checkpoints, step: int) -> None:
         scaler = saved.load(step, self.module, self.optimizer)
@@ -192,7 +180,7 @@ class _Job:
         """Clip and step. Every rank holds the same gradients, so all results agree. A parameter that the loss did not
         reach has a gradient of zero, and so an optimizer state like the others. Sparse gradients are made dense for
         a recipe's optimizer; a learner's own may need them."""
-        for weight in self.params:
+        for weight in self.gradient.params:
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight)
             elif recipe.optimizer != "learner":
@@ -201,7 +189,7 @@ class _Job:
             self.scaler.unscale_(self.optimizer)
         if recipe.max_grad_norm is not None and not self._overflowed():
             try:
-                clip(self.params, recipe.max_grad_norm, step + 1)
+                self.gradient.clip(recipe.max_grad_norm, step + 1)
             except Diverged as error:
                 group.agree(error if group.rank == 0 else None)
         try:
@@ -220,26 +208,25 @@ class _Job:
     def scaler_state(self) -> dict[str, Any] | None:
         return None if self.scaler is None else self.scaler.state_dict()
 
-    def result(self, learner: Learner, group: Group) -> Tensors:
-        """The trained model. Diverged, on one rank, where a trained number is not finite."""
-        for weight in self.params:
-            weight.grad = None
-        self.module.to("cpu")
-        trained = {id(weight) for weight in self.params}
-        bad = next((n for n, p in self.module.named_parameters() if id(p) in trained and not p.isfinite().all()), None)
+    def result(self, group: Group) -> Tensors:
+        """The trained model, whole on every rank. Diverged, on one rank, where a trained number is not finite."""
+        trained = {id(weight) for weight in self.gradient.params}
+        tensors = {name: (_whole(one), id(one) in trained) for name, one in state.named_tensors(self.module).items()}
+        bad = next((name for name, (value, own) in tensors.items() if own and not value.isfinite().all()), None)
         found = Diverged(f"After training {bad} holds numbers that are not finite: try a smaller learning rate.")
         group.agree(found if bad is not None and group.rank == 0 else None)
-        return learner.tensors(self.module) | self.left_out
+        return {name: state.host(name, value).copy() for name, (value, _) in tensors.items()} | self.left_out
 
     def _overflowed(self) -> bool:
         """Whether scaled gradients overflowed float16: then the scaler skips the step and lowers its scale."""
-        return self.scaler is not None and any(p.grad is not None and not p.grad.isfinite().all() for p in self.params)
+        return self.scaler is not None and any(
+            p.grad is not None and not p.grad.isfinite().all() for p in self.gradient.params
+        )
 
 
 def _prepared(learner: Learner, model: Tensors, data: Any, recipe: Recipe, group: Group) -> _Job:
     """Check, on every rank, everything that can be wrong before training; one rank raises the error."""
     error: Exception | None = None
-    job: _Job | None = None
     count = 0
     try:
         if not isinstance(learner, Learner):
@@ -247,30 +234,60 @@ def _prepared(learner: Learner, model: Tensors, data: Any, recipe: Recipe, group
         examples = as_examples(training_part(data), "training data")
         count = len(examples)
         _check_fit(recipe, count, group)
+        scaler = torch.amp.GradScaler("cuda") if recipe.precision == "float16" else None
         module = learner.load(model)
         sent = state.sent_names(model, recipe.averaged or learner.averaged, learner.averaged)
         params = freeze(state.named_tensors(module), sent)
         order = GlobalOrder(count, recipe.batch_size, recipe.seed)
         module = for_group(module.to(group.device), group, accumulate=recipe.accumulate, smallest=order.smallest)
-        with uncollected():  # torch imports its compiler for the first optimizer of a process
-            optimizer = make_optimizer(recipe, learner, params)
-        job = _Job(
-            module=module,
-            params=params,
-            examples=examples,
-            order=order,
-            optimizer=optimizer,
-            scaler=torch.amp.GradScaler("cuda") if recipe.precision == "float16" else None,
-            floating=floating_of(module),
-            left_out={name: model[name] for name in state.sent_names(model, ("*",), ("*",)) - sent},
-        )
     except Exception as found:  # noqa: BLE001  (after any error the other ranks must not wait for this one)
         error = found
     group.agree(error)
     group.same_data(count)
-    if job is None:  # agree has raised, here or on another rank
-        raise LearningError("The training could not be prepared.")
-    return job
+    try:
+        gradient = (GlobalGradient if group.alone else _STRATEGIES[recipe.shard])(
+            module,
+            params,
+            learner.loss,
+            group,
+            floating=floating_of(module),
+            accumulate=recipe.accumulate,
+            precision=recipe.precision,
+            scaler=scaler,
+            bucket_mb=recipe.bucket_mb,
+            unreached=Unreached.ZERO if recipe.unused_parameters else Unreached.REFUSED,
+            blocks=learner.blocks,
+            recompute=recipe.recompute,
+        )
+        with uncollected():  # torch imports its compiler for the first optimizer of a process
+            optimizer = make_optimizer(recipe, learner, gradient.owned)
+    except (RankFailed, RanksDiffer, GroupLost):
+        raise
+    except Exception as found:  # noqa: BLE001
+        error = found
+    group.agree(error)
+    return _Job(
+        module=module,
+        gradient=gradient,
+        examples=examples,
+        order=order,
+        optimizer=optimizer,
+        scaler=scaler,
+        left_out={name: model[name] for name in state.sent_names(model, ("*",), ("*",)) - sent},
+    )
+
+
+_STRATEGIES: dict[str, type[GlobalGradient]] = {
+    "none": GlobalGradient,
+    "optimizer": OptimizerShards,
+    "gradients": GradientShards,
+    "full": FullShards,
+}
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    """On the CPU; of shards of all ranks, which all call it."""
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().cpu()
 
 
 def _check_fit(recipe: Recipe, examples: int, group: Group) -> None:
@@ -281,6 +298,8 @@ def _check_fit(recipe: Recipe, examples: int, group: Group) -> None:
             f"A batch of {recipe.batch_size} cannot be split over {group.world} processes: "
             f"take at most {recipe.batch_size}, or a larger batch."
         )
+    if recipe.precision == "float16" and recipe.shard != "none":
+        raise LearnerFailed("float16 scales losses by a whole gradient: with shard take bfloat16 or float32.")
     if recipe.precision == "float16" and group.device.type != "cuda":
         raise LearnerFailed("float16 needs a GPU: on a CPU take bfloat16 or float32.")
 

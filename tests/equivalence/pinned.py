@@ -116,6 +116,8 @@ _DATACENTER_TASK = {
     "warmup_steps": 8,
     "decay": "cosine",
     "precision": "bfloat16",
+    "shard": "full",
+    "recompute": True,
 }
 _BOUNDS = {
     "smallest_cohort": 32,

@@ -245,6 +245,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "warmup_steps": 0,
         "decay": "constant",
         "precision": "float32",
+        "shard": "none",
+        "recompute": False,
     },
     "Heartbeat": {"step": 0, "metrics": {}},
     "Lease": {"kind": "lease"},

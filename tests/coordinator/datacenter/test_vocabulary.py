@@ -27,6 +27,8 @@ OTHER: dict[str, Any] = {
     "weight_decay": 0.2,
     "trust_coefficient": 0.02,
     "precision": "float16",
+    "shard": "full",
+    "recompute": True,
 }
 """Another value than the default for every number of a plan's section."""
 

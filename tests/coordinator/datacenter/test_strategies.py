@@ -1,0 +1,167 @@
+"""Each strategy of a datacenter gives what one process gives at the global batch: to 1e-9 after 20 steps in float64."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from client_sdk.learning import Learner
+from client_sdk.tensors import Tensors
+from coordinator.datacenter.recipe import Recipe
+from coordinator.datacenter.training import train
+from tests.coordinator.datacenter import models
+from tests.coordinator.datacenter.ranks import Group, attempt, together
+
+pytestmark = [pytest.mark.datacenter, pytest.mark.slow]
+
+TOLERANCE = 1e-9
+BASE = {"steps": 20, "learning_rate": 0.05, "seed": 7, "batch_size": 12}
+
+
+def deep() -> nn.Module:
+    blocks = [nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.LayerNorm(8), nn.Dropout(0.0)) for _ in range(3)]
+    return nn.Sequential(nn.Linear(6, 8), *blocks, nn.Linear(8, 3)).double()
+
+
+DEEP = models.learner_of(deep, blocks=("1", "2", "3"))
+ADAM = models.learner_of(deep, blocks=("[123]",), optimizer=torch.optim.Adam)
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "optimizer": {"shard": "optimizer"},
+    "gradients": {"shard": "gradients"},
+    "full": {"shard": "full"},
+    "recompute": {"recompute": True},
+    "full and recompute": {"shard": "full", "recompute": True},
+}
+CASES: dict[str, tuple[Learner, dict[str, Any]]] = {
+    "plain": (DEEP, {"batch_size": 10}),
+    "uneven batch": (DEEP, {}),
+    "accumulation": (DEEP, {"accumulate": 3}),
+    "clipping": (DEEP, {"max_grad_norm": 0.1}),
+    "momentum": (DEEP, {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 1e-3}),
+    "adam": (ADAM, {"learning_rate": 0.01}),
+    "lars": (DEEP, {"optimizer": "lars", "trust_coefficient": 0.05}),
+    "lamb": (DEEP, {"optimizer": "lamb", "learning_rate": 0.02, "weight_decay": 1e-2}),
+    "never used": (models.learner_of(models.Half), {"unused_parameters": True, "optimizer": "sgd"}),
+    "sometimes unused": (
+        models.learner_of(models.Sometimes),
+        {"unused_parameters": True, "batch_size": 4, "optimizer": "sgd"},
+    ),
+    "a part frozen": (models.learner_of(deep, averaged=("4.*", "1.*", "0.*")), {"averaged": ("4.*", "1.*")}),
+}
+REFUSED = {
+    ("recompute", "never used"): "recompute needs the learner's blocks",
+    ("recompute", "sometimes unused"): "recompute needs the learner's blocks",
+    ("full and recompute", "never used"): "recompute needs the learner's blocks",
+    ("full and recompute", "sometimes unused"): "recompute needs the learner's blocks",
+    ("recompute", "a part frozen"): "recompute needs the learner's blocks",
+    ("full and recompute", "a part frozen"): "recompute needs the learner's blocks",
+}
+
+
+def cell(group: Group, strategy: str, case: str) -> Any:
+    learner, fields = CASES[case]
+    recipe = Recipe(**{**BASE, **fields, **STRATEGIES.get(strategy, {})})
+    return attempt(train, learner, learner.initial(1), models.examples(), recipe, group=group)
+
+
+def all_cells(group: Group, strategies: list[str]) -> dict[tuple[str, str], Any]:
+    return {(strategy, case): cell(group, strategy, case) for strategy in strategies for case in CASES}
+
+
+@cache
+def by_ranks(world: int) -> list[dict[tuple[str, str], Any]]:
+    return together(world, all_cells, list(STRATEGIES))
+
+
+@cache
+def alone(case: str) -> tuple[Tensors, float]:
+    model, report = cell(Group(), "", case)
+    return model, report.loss
+
+
+def failing(step: int, how: str) -> Learner:
+    models.failing_loss.calls = 0  # type: ignore[attr-defined]
+    return Learner(model=deep, loss=partial(models.failing_loss, step=step, how=how), blocks=DEEP.blocks)
+
+
+def in_trouble(group: Group, shard: str, folder: Path) -> dict[str, Any]:
+    """What goes wrong, and at last what ends the group."""
+    found: dict[str, Any] = {}
+
+    def trying(case: str, learner: Learner, fields: dict[str, Any] | None = None, **more: Any) -> None:
+        recipe = Recipe(**{**BASE, "shard": shard, "optimizer": "sgd", **(fields or {})})
+        found[case] = attempt(train, learner, learner.initial(1), models.examples(), recipe, group=group, **more)
+
+    trying("not finite", failing(3, "nan"))
+    trying("sparse", models.learner_of(models.Sparse))
+    trying("few tensors", models.learner_of(lambda: nn.Linear(6, 3, bias=False).double()))
+    trying("no such block", models.learner_of(deep, blocks=("7",)))
+    trying("half", DEEP, {"steps": 9}, checkpoints=folder, checkpoint_every=3)
+    trying("on", DEEP, {"steps": 14}, checkpoints=folder, resume=True)
+    trying("learner", failing(2, "raise"))
+    return found
+
+
+@cache
+def troubles(shard: str) -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as folder:
+        answers = together(2, in_trouble, shard, Path(folder))
+        rest = Recipe(**{**BASE, "shard": shard, "optimizer": "sgd"})
+        options: dict[str, Any] = {"checkpoints": Path(folder), "resume": True}
+        answers.append(train(DEEP, DEEP.initial(1), models.examples(), rest, **options))
+        return answers
+
+
+@pytest.mark.parametrize("shard", ["optimizer", "gradients", "full"])
+@pytest.mark.parametrize(
+    ("case", "rank", "kind", "words"),
+    [
+        ("not finite", 0, "Diverged", "The loss at step 3 is not finite"),
+        ("learner", 1, "LearnerFailed", "at step 2, on a batch of 6: KeyError: 'label 7 is unknown'"),
+        ("sparse", 0, "LearnerFailed", "An embedding with sparse gradients cannot be sharded"),
+        ("few tensors", 0, "LearnerFailed", "gives each of 2 ranks a trained tensor, and there are 1"),
+        ("no such block", 0, "LearnerFailed", "blocks name '7', and no part of the model has such a name"),
+    ],
+)
+def test_one_rank_says_what_went_wrong(shard: str, case: str, rank: int, kind: str, words: str) -> None:
+    speaker, other = troubles(shard)[rank][case], troubles(shard)[1 - rank][case]
+    whole = {"sparse": ["optimizer"], "few tensors": ["gradients", "full"], "no such block": ["optimizer"]}
+    if shard in whole.get(case, []):
+        assert [report.steps for _, report in (speaker, other)] == [20, 20], "here it is none"
+        return
+    assert speaker[0] == kind
+    assert words in speaker[1]
+    assert other[0] == "RankFailed"
+    assert words in other[1], "the other knows why too"
+
+
+@pytest.mark.parametrize("shard", ["optimizer", "gradients", "full"])
+def test_saved_steps_go_on_with_any_number_of_processes(shard: str) -> None:
+    wanted, _ = train(DEEP, DEEP.initial(1), models.examples(), Recipe(**{**BASE, "optimizer": "sgd"}))
+    first, second, (model, report) = troubles(shard)
+    assert [found["on"][1].began for found in (first, second)] == [9, 9]
+    assert (report.began, report.world) == (14, 1)
+    assert models.largest_difference(model, wanted) <= TOLERANCE
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_strategy_equals_one_process_or_is_refused_in_a_sentence(strategy: str, case: str) -> None:
+    found = [cells[strategy, case] for cells in by_ranks(2)]
+    if (words := REFUSED.get((strategy, case))) is not None:
+        assert sorted(kind for kind, _ in found) == ["LearnerFailed", "RankFailed"]
+        assert all(words in sentence and "\n" not in sentence for _, sentence in found)
+        return
+    wanted, loss = alone(case)
+    for model, report in found:
+        assert models.largest_difference(model, wanted) <= TOLERANCE
+        assert report.loss == pytest.approx(loss, rel=1e-9)
+    assert all(np.array_equal(found[0][0][name], found[1][0][name]) for name in wanted)
+    assert models.largest_difference(wanted, CASES[case][0].initial(1)) > 1e-3, "or nothing was trained"
