@@ -198,6 +198,10 @@ class PrivacyView(Message):
     delta: float
     noise: float
     """The noise multiplier."""
+    clip: float
+    """The clip of the round under way, or of the next one."""
+    within: float | None
+    """Where the clip adapts: the part of the last sum's updates that were within its clip, by bits with noise."""
     ledger: str
     """The ledger that the run's rounds are debited to: the one that its plan names, or its own."""
     ledger_spent: float
@@ -455,6 +459,10 @@ class RoundView(Message):
     """Of a buffered round: how many reports are of the model that it began with, of the version before, and so on."""
     treatment: Treatment | None = None
     """What was done to its updates. None: it has none of devices."""
+    clip_after: float | None = None
+    """Of a committed private round: the clip of the next one, where that adapts."""
+    within: float | None = None
+    """And the part of its updates that were within its own clip, by bits with noise: it may be below 0 or above 1."""
 
     @property
     def counted(self) -> int:

@@ -103,6 +103,13 @@ class ExpectedRound(Message):
     epsilon: float
 
 
+class ClipSince(Message):
+    """The most that one update counts, from a round on."""
+
+    round: int
+    clip: float
+
+
 class RunPrivacy(Message):
     """What a run's rounds have cost, and the ledger that they are debited to."""
 
@@ -114,6 +121,8 @@ class RunPrivacy(Message):
     cost: float
     """What one round costs a device that counts, as zCDP."""
     rounds: list[SpentRound]
+    clips: list[ClipSince]
+    """The first one is the plan's; it has more where the clip adapts."""
     expected: list[ExpectedRound]
     """Rounds to come, some of them where they are many, up to the run's last one. Empty before the first round has cost
     anything, and after the last."""

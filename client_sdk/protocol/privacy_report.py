@@ -9,13 +9,7 @@ from pydantic import Field
 
 from client_sdk.protocol.names import SIGNATURE_PATTERN, Digest, Message, RunId
 from client_sdk.protocol.operators import ShownStatus
-
-
-class ClipSince(Message):
-    """The most that one update counts, from a round on."""
-
-    round: int
-    clip: float
+from client_sdk.protocol.privacy import ClipSince
 
 
 class PrivateRound(Message):

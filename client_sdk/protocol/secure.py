@@ -53,11 +53,11 @@ class SecureBounds(Message):
     fewer is refused. A malicious coordinator chooses the size of a roster, down to the plan's minimum: *strict*
     withstands 101 of 300, and 21 of 64. None: as many as groups of the plan's sizes withstand."""
     largest_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """The widest L2 clip accepted. None: any."""
+    """The widest L2 clip accepted; of one that adapts, the highest that it may be. None: any."""
     smallest_norm: float = Field(default=0.1, ge=0, allow_inf_nan=False)
-    """The narrowest L2 clip accepted. ``nearest_model`` is a share of the clip, and a clipped update still has its
-    direction: under a tiny clip no model would be near to another. A plan for smaller updates sets the clip to this,
-    which clips none of them. 0: any."""
+    """The narrowest L2 clip accepted; of one that adapts, the lowest that it may be. ``nearest_model`` is a share of
+    the clip, and a clipped update still has its direction: under a tiny clip no model would be near to another. A plan
+    for smaller updates sets the clip to this, which clips none of them. 0: any."""
     largest_range: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """The widest range of a coordinate accepted, as the plan's codec sends it: with a rotating codec, of a rotated one.
     There ``largest_norm`` alone bounds what a coordinate of the model can move. The ranges of statistics, which no
@@ -153,6 +153,10 @@ class SecureTask(Message):
     that one device adds to the sum. Not sent if 0: there is none."""
     divisor: int = Field(default=0, ge=0, exclude_if=not_)
     """By how many devices all sums of a round with noise together are divided. Not sent if 0."""
+    lowest: float = Field(default=0.0, ge=0, allow_inf_nan=False, exclude_if=not_)
+    """Where the clip adapts, the least that a header may name in place of ``max_norm``. Not sent if 0."""
+    highest: float = Field(default=0.0, ge=0, allow_inf_nan=False, exclude_if=not_)
+    """The most. Not sent if 0."""
     statistics: tuple[float, ...] = Field(default=(), exclude_if=not_)
     """The range of each statistic of the model, in the order of their names. Not sent if empty."""
     move: float | None = Field(default=None, ge=0, allow_inf_nan=False, exclude_if=_unsaid)

@@ -85,18 +85,18 @@ def refused_terms(terms: Terms, policy: SecurePolicy, values: int = 1) -> Iterat
     where that is known: the more, the further a round may move the model."""
     if terms.minimum_cohort < policy.smallest_cohort:
         yield f"This device hides among {policy.smallest_cohort} or more; the plan asks for {terms.minimum_cohort}."
+    least, most = terms.clips
     for what, bound, wanted in (
-        ("an L2 clip", policy.largest_norm, terms.max_norm),
+        ("an L2 clip", policy.largest_norm, most),
         ("a range", policy.largest_range, terms.max_abs),
         ("a range of statistics", policy.largest_range, max(terms.statistics, default=0.0)),
         ("a weight cap", policy.largest_weight_cap, terms.weight_cap),
     ):
         if bound is not None and wanted > bound:
             yield f"This device's owner allows {what} of at most {bound:g}; the plan asks for {wanted:g}."
-    if terms.max_norm < policy.smallest_norm:
+    if least < policy.smallest_norm:
         yield (
-            f"This device's owner allows an L2 clip of at least {policy.smallest_norm:g}; "
-            f"the plan asks for {terms.max_norm:g}."
+            f"This device's owner allows an L2 clip of at least {policy.smallest_norm:g}; the plan asks for {least:g}."
         )
     if further := moves_too_far(terms, policy, values):
         yield further
@@ -116,7 +116,7 @@ def refused_terms(terms: Terms, policy: SecurePolicy, values: int = 1) -> Iterat
 
 def moves_too_far(terms: Terms, policy: SecureBounds, values: int) -> str:
     """The reason against a plan whose rounds may move so many parameters further than the owner allows; else empty."""
-    most, asked = policy.largest_move, terms.reach(values) / terms.max_norm
+    most, asked = policy.largest_move, terms.reach(values) / terms.clips[1]
     if most is None or asked <= most:
         return ""
     how = f"by up to {asked:.3g} times it" if asked < float("inf") else "by any distance"

@@ -434,7 +434,7 @@ def masked_vector(
     masker = tools.masker(bits)
     try:
         if share := header.share(cohort.n):
-            add_noise(vector[: header.dimension], share, noise_key(secrets, cohort.h))
+            add_noise(vector[: header.noised], share, noise_key(secrets, cohort.h))
         masker.apply(vector, self_seed(secrets.self_mask, cohort.h, place), 1)
         for peer in peers:
             agreed = tools.agree(secrets.mask_key, cohort.roster.entries[peer].advertisement.mask_key)

@@ -18,9 +18,9 @@ from client_sdk.protocol.devices import Task
 from client_sdk.protocol.secure import SecureTask
 from client_sdk.protocol.wire import canonical, named
 from client_sdk.secagg.agreement import CIPHER
+from client_sdk.secagg.clip_bit import beta_of, kappa_of
 from client_sdk.secagg.errors import BadMessage, BadParameters
-from client_sdk.secagg.lanes import lane_bits
-from client_sdk.secagg.noise import LEAST_SHARE, MOST_DEVIATION, NO_NOISE, reach
+from client_sdk.secagg.noise import LEAST_SHARE, MOST_DEVIATION, NO_NOISE
 from client_sdk.secagg.parameters import Parameters, fast, strict
 from client_sdk.secagg.quantize import Quantizer, StatisticRange
 from client_sdk.secagg.statement import DIGEST_BYTES, DOMAIN, WireReader, WireWriter
@@ -28,6 +28,8 @@ from client_sdk.secagg.statement import DIGEST_BYTES, DOMAIN, WireReader, WireWr
 PROTOCOL = "quorate-secagg-2"
 WITH_NOISE = "quorate-secagg-2 distributed"
 """What a header of a round with noise names in its place."""
+ADAPTIVE = "quorate-secagg-2 distributed adaptive"
+"""And that of one whose clip adapts."""
 KIND = 1
 SEED_BYTES = 32
 
@@ -121,9 +123,21 @@ class PlanNumbers:
     to it. 0: sums have no noise."""
     divisor: int = 0
     """By how many devices all sums of a round with noise together are divided, however many are in them; else 0."""
+    lowest: float = 0.0
+    """Where the clip adapts (``clip_bit``): the least that it may be. 0: it is ``max_norm``."""
+    highest: float = 0.0
+    """The most."""
 
-    def quantizer_of(self, statistics: tuple[StatisticRange, ...]) -> Quantizer:
-        """Converts values and these statistics to lanes. BadParameters where the numbers are inconsistent."""
+    @property
+    def clips(self) -> tuple[float, float]:
+        """Between what a delta is clipped to in a round."""
+        return (self.lowest, self.highest) if self.highest else (self.max_norm, self.max_norm)
+
+    def quantizer_of(self, statistics: tuple[StatisticRange, ...], clip: float | None = None) -> Quantizer:
+        """Converts values and these statistics to lanes. ``clip``: the round's; None: the highest. BadParameters where
+        the numbers are inconsistent."""
+        if not 0 <= self.lowest <= self.highest or bool(self.lowest) != bool(self.highest):
+            raise BadParameters(f"a clip that adapts is within bounds, not from {self.lowest:g} to {self.highest:g}")
         return Quantizer(
             q=self.q,
             max_norm=self.max_norm,
@@ -132,6 +146,7 @@ class PlanNumbers:
             statistics=statistics,
             noise=self.noise,
             divisor=self.divisor,
+            clip=self.highest if clip is None else clip,
         )
 
 
@@ -162,6 +177,8 @@ class Terms(PlanNumbers):
         more = 3.0 if self.rule.profile == "strict" else 2 / (1 - self.rule.corrupt_millionths / _MILLION)
         deviation = math.sqrt(more * self.groups * quantizer.variance(values)) / self.divisor
         length = deviation * math.sqrt(values + 2 * math.sqrt(_HARDLY * values) + 2 * _HARDLY)
+        if self.highest:  # what the bit leaves for values is made longer again, with the noise
+            length /= kappa_of(beta_of(self.noise, self.divisor))
         return self.reach(values) * (1 + length * 2 * self.max_abs / (quantizer.levels * self.max_norm))
 
 
@@ -182,6 +199,8 @@ class AttemptHeader(PlanNumbers):
     """Digest of the plan, and of the task and the weighting that devices received of it: ``terms.agreed_digest``."""
     dimension: int
     """Values of an encoded update, as its codec counts them; its lanes are a few more, for weight and canary."""
+    clip: float = 0.0
+    """Where the clip adapts: that of this round. 0: it is ``max_norm``."""
     codec: str
     codec_version: int
     codec_seed: bytes
@@ -203,6 +222,8 @@ class AttemptHeader(PlanNumbers):
             raise BadParameters(f"a roster is divided into 1 to {MOST_GROUPS} groups, not {self.groups}")
         if bool(self.roles) != bool(self.statistics):
             raise BadParameters("a header names the digest of roles exactly where the model has statistics")
+        if not self.lowest <= self.clip <= self.highest:
+            raise BadParameters(f"the clip {self.clip:g} is not from {self.lowest:g} to {self.highest:g}")
         _ = self.quantizer
 
     @property
@@ -218,6 +239,8 @@ class AttemptHeader(PlanNumbers):
             groups=self.groups,
             noise=self.noise,
             divisor=self.divisor,
+            lowest=self.lowest,
+            highest=self.highest,
             statistics=tuple(one.range for one in self.statistics),
         )
 
@@ -229,11 +252,16 @@ class AttemptHeader(PlanNumbers):
     @property
     def quantizer(self) -> Quantizer:
         """Converts values to lanes in this round."""
-        return self.quantizer_of(self.statistics)
+        return self.quantizer_of(self.statistics, self.clip)
+
+    @property
+    def noised(self) -> int:
+        """How many lanes have noise: those of the values, which come first, and the bit's."""
+        return self.dimension + self.quantizer.bit_lanes
 
     def lane_bits(self, n: int) -> int:
         """Bits of a lane of a group of ``n`` devices."""
-        return lane_bits(n, self.q, reach(self.spread(n)))
+        return self.quantizer.lane_bits(n, self.spread(n))
 
     def share(self, n: int) -> Fraction:
         """The variance of the noise that each device of a group of ``n`` adds; 0 where sums have none."""
@@ -252,7 +280,7 @@ class AttemptHeader(PlanNumbers):
     @cached_property
     def encoded(self) -> bytes:
         """The canonical bytes. Those of a model without statistics end with the expiry, where there is one group."""
-        out = WireWriter(KIND).text(WITH_NOISE if self.noise else PROTOCOL)
+        out = WireWriter(KIND).text(ADAPTIVE if self.highest else WITH_NOISE if self.noise else PROTOCOL)
         out.text(self.run).fixed(self.run_digest, DIGEST_BYTES)
         out.number(self.round, 8).number(self.attempt, 4)
         out.fixed(self.model, DIGEST_BYTES).fixed(self.plan, DIGEST_BYTES).number(self.dimension, 8)
@@ -264,6 +292,8 @@ class AttemptHeader(PlanNumbers):
         out.number(self.revocations, 8).fixed(self.revocations_digest, DIGEST_BYTES).number(self.expires_at, 8)
         if self.noise:
             out.float(self.noise).number(self.divisor, 4)
+        if self.highest:
+            out.float(self.lowest).float(self.highest).float(self.clip)
         if self.statistics:
             out.fixed(self.roles, DIGEST_BYTES).number(len(self.statistics), 4)
             for one in self.statistics:
@@ -282,7 +312,7 @@ class AttemptHeader(PlanNumbers):
         """Decode a header, of which ``encoded`` is ``data`` again. BadMessage or BadParameters otherwise."""
         read = WireReader(data, KIND, "header")
         protocol = read.text()
-        if protocol not in (PROTOCOL, WITH_NOISE):
+        if protocol not in (PROTOCOL, WITH_NOISE, ADAPTIVE):
             raise BadMessage(f"this device speaks {PROTOCOL}, not {protocol}")
         header = cls(
             run=read.text(),
@@ -304,7 +334,8 @@ class AttemptHeader(PlanNumbers):
             revocations=read.number(8),
             revocations_digest=read.fixed(DIGEST_BYTES),
             expires_at=read.number(8),
-            **(_of_noise(read) if protocol == WITH_NOISE else {}),
+            **({} if protocol == PROTOCOL else _of_noise(read)),
+            **(_of_clip(read) if protocol == ADAPTIVE else {}),
             **_of_statistics(read),
             groups=_several(read),
         )
@@ -337,6 +368,20 @@ def _of_noise(read: WireReader) -> _Noise:
     if noise <= 0:
         raise BadMessage("a header names a noise only where there is some")
     return {"noise": noise, "divisor": read.number(4)}
+
+
+class _Clip(TypedDict, total=False):
+    lowest: float
+    highest: float
+    clip: float
+
+
+def _of_clip(read: WireReader) -> _Clip:
+    """What follows in the header of a round whose clip adapts."""
+    lowest, highest, clip = read.float(), read.float(), read.float()
+    if highest <= 0:
+        raise BadMessage("a header names bounds of a clip only where it adapts")
+    return {"lowest": lowest, "highest": highest, "clip": clip}
 
 
 class _Statistics(TypedDict, total=False):
@@ -405,11 +450,13 @@ def terms_of(task: SecureTask) -> Terms:
         groups=task.groups,
         noise=task.noise,
         divisor=task.divisor,
+        lowest=task.lowest,
+        highest=task.highest,
         statistics=task.statistics,
         move=math.inf if task.move is None else task.move,
         move_each=math.inf if task.move_each is None else task.move_each,
     )
-    if terms.noise or terms.divisor:
+    if terms.noise or terms.divisor or terms.lowest or terms.highest:
         terms.quantizer_of(())
     return terms
 
@@ -432,6 +479,8 @@ def task_of(terms: Terms, *, weighting: Literal["examples", "equal"] = "examples
         groups=terms.groups,
         noise=terms.noise,
         divisor=terms.divisor,
+        lowest=terms.lowest,
+        highest=terms.highest,
         statistics=terms.statistics,
         move=move,
         move_each=move_each,

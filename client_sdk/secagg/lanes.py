@@ -27,12 +27,12 @@ _SUM_GROUPS = 1 << 14
 not faster."""
 
 
-def lane_bits(n: int, q: int, noise: int = 0) -> int:
+def lane_bits(n: int, q: int, noise: int = 0, largest: int = 0) -> int:
     """Bits that hold the sum of ``n`` values of ``q`` bits each: ceil(log2(n * (2^q - 1) + 1)); 25 for 300 of 16.
-    ``noise``: how far below or above that it may be."""
+    ``noise``: how far below or above that it may be. ``largest``: of a value that has more bits than ``q``."""
     if n < 1 or q < 1:
         raise BadParameters(f"{n} values of {q} bits have no sum")
-    bits = (n * ((1 << q) - 1) + 2 * noise).bit_length()
+    bits = (n * max((1 << q) - 1, largest) + 2 * noise).bit_length()
     if bits > BITS_LIMIT:
         what = f"{q} bits with noise of up to {noise:,}" if noise else f"{q} bits"
         raise BadParameters(f"the sum of {n} values of {what} needs {bits} bits a lane; at most {BITS_LIMIT} fit")

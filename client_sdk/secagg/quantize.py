@@ -22,7 +22,10 @@ the standard deviation of rounding is at most
 so w_cap should not be far above the usual weight where q is small: half of the lane's range is then left empty.
 
 In rounds with noise (``noise``) a vector that rounding would make too long is rounded towards zero, the noise is added
-to its lanes afterwards, and a sum is divided by a fixed number of devices.
+to its lanes afterwards, and a sum is divided by a fixed number of devices. Where the clip adapts (``clip``), x is the
+delta in units in which the round's clip is ``max_norm``, times kappa, and behind the values lies one lane more, the bit
+of ``clip_bit``, with the same noise: 2 b where the delta is within the clip, else 0, b = floor(beta c), with
+c = max_norm L / (2 R). Over b its part of the squared norm is what kappa leaves of c^2.
 
 Its randomness is a key stream of its own, HKDF(the device's rounding secret, header), 32 bits for each value: a device
 rounds in the same way for the same header, plain or masked, and the unmasked sum equals the integer sum of the
@@ -56,8 +59,9 @@ import numpy as np
 import numpy.typing as npt
 
 from client_sdk.secagg.agreement import KeyStream, derive
+from client_sdk.secagg.clip_bit import beta_of, kappa_of, part_within
 from client_sdk.secagg.errors import BadParameters, BadVector
-from client_sdk.secagg.lanes import Lanes, lane_dtype
+from client_sdk.secagg.lanes import Lanes, lane_bits, lane_dtype
 from client_sdk.secagg.noise import NO_NOISE, reach
 from client_sdk.secagg.statement import DOMAIN
 from client_sdk.tensors.floats import Float32, l2_norm_of_blocks, pieces
@@ -195,6 +199,9 @@ class Quantizer:
     """The deviation of the noise that each sum surely has, over the norm of one device's integers; 0: there is none."""
     divisor: int = 0
     """By how many devices a sum with noise is divided, however many are in it; 0 without noise."""
+    clip: float = 0.0
+    """The L2 norm to which a delta is clipped in this round, where that adapts: it counts as ``max_norm`` in the lanes.
+    0: it is ``max_norm``, and there is no bit."""
 
     def __post_init__(self) -> None:
         if not _whole(self.q) or not 1 <= self.q <= Q_LIMIT:
@@ -214,6 +221,10 @@ class Quantizer:
             raise BadParameters("a round has noise exactly where its sum is divided by a fixed number of devices")
         if self.noise and (self.q == 1 or self.statistics):
             raise BadParameters("noise goes with values of 2 bits or more, and covers no statistics")
+        if self.clip and not (self.noise and SMALLEST_BOUND <= self.clip <= LARGEST_BOUND):
+            raise BadParameters(f"a clip that adapts goes with noise, and is a positive number, not {self.clip!r}")
+        if self.clip and not self.bit:
+            raise BadParameters(f"the bit of a clip that adapts is less than 1 unit of a lane of {self.q} bits")
 
     @property
     def levels(self) -> int:
@@ -226,14 +237,34 @@ class Quantizer:
         return -(-self.weight_cap.bit_length() // self.q)
 
     @property
+    def _kappa(self) -> float:
+        """The part of ``max_norm`` that is left for the values."""
+        return kappa_of(beta_of(self.noise, self.divisor)) if self.clip else 1.0
+
+    @property
+    def bit(self) -> int:
+        """b, in units of a lane; 0: there is no bit."""
+        whole = self.max_norm * self.levels / (2 * self.max_abs)
+        return math.floor(beta_of(self.noise, self.divisor) * whole) if self.clip else 0
+
+    @property
+    def bit_lanes(self) -> int:
+        """Lanes of the bit: they lie behind the values, and get the same noise."""
+        return int(self.clip > 0)
+
+    def lane_bits(self, n: int, spread: Fraction) -> int:
+        """Bits that hold the sum of the lanes of ``n`` devices, with noise of this variance."""
+        return lane_bits(n, self.q, reach(spread), 2 * self.bit)
+
+    @property
     def of_statistics(self) -> StatisticLanes:
         """Converts statistics to lanes."""
         return StatisticLanes(self.statistics, self.q, self.weight_cap)
 
     @property
     def extra_lanes(self) -> int:
-        """Lanes behind those of the values: the statistics', the weight's, and the canary."""
-        return self.of_statistics.count + self.weight_lanes + 1
+        """Lanes behind those of the values: the bit's, the statistics', the weight's, and the canary."""
+        return self.bit_lanes + self.of_statistics.count + self.weight_lanes + 1
 
     def bits_used(self, weight: float, survivors: int) -> float:
         """The bits of a value in the mean of so many devices of this weight: log2(L w / w_cap sqrt(S)), since a device
@@ -272,7 +303,8 @@ class Quantizer:
         if bits < self.q:
             raise BadParameters(f"values of {self.q} bits do not fit into lanes of {bits}")
         middle, share = self.levels / 2, weight / self.weight_cap
-        factor, bound = self._clipping(values) * (share * (middle / self.max_abs)), share * middle
+        clipping, within = self._clipping(values)
+        factor, bound = clipping * (share * (middle / self.max_abs)), share * middle
         lanes = np.empty(values.size + self.extra_lanes, lane_dtype(bits))
         whole = lanes.view(
             "<i4" if lanes.itemsize == 4 else "<i8"
@@ -284,7 +316,10 @@ class Quantizer:
             if self._is_beyond(here):
                 raise BadVector("the values cannot be rounded within their clip")
         mask = (1 << self.q) - 1
-        behind = lanes[values.size :]
+        if self.clip:
+            part = self.bit * weight // self.weight_cap
+            whole[values.size] = self.bit + (part if within else -part)
+        behind = lanes[values.size + self.bit_lanes :]
         behind[: -self.weight_lanes - 1] = self.of_statistics.lanes(statistics, weight, bits)
         behind[-self.weight_lanes - 1 :] = *((weight >> self.q * j) & mask for j in range(self.weight_lanes)), 1
         return cast("Lanes", lanes)
@@ -321,8 +356,8 @@ class Quantizer:
         scratch[:] = chances[:] = 0  # wipe the last block of plain values
 
     def squared_norm(self, dimension: int) -> int:
-        """In rounds with noise: the most that the squares of one device's integers, lane - L / 2, sum to. Its square
-        root is the sensitivity of a sum to one device, in exact integers.
+        """In rounds with noise: the most that the squares of one device's integers, lane - L / 2 and +-b, sum to. Its
+        square root is the sensitivity of a sum to one device, in exact integers.
 
         Random rounding makes a vector longer. With c = max_norm L / (2 R) it ends above this bound,
 
@@ -332,7 +367,7 @@ class Quantizer:
         a vector is rounded towards zero instead, which makes none longer. So rounding is biased by less than beta."""
         c2 = (Fraction(_SLACK * self.max_norm) * self.levels / (2 * Fraction(self.max_abs))) ** 2
         longer = -(-dimension // 4) + 8 * (math.isqrt(math.ceil(c2)) + 1) + 4 * (math.isqrt(dimension) + 1)
-        return min(math.ceil(c2) + longer, dimension * (self.levels // 2) ** 2)
+        return min(math.ceil(c2) + longer, dimension * (self.levels // 2) ** 2 + self.bit**2)
 
     def variance(self, dimension: int) -> int:
         """sigma^2, of the noise that a sum of vectors of so many values surely has: ``noise`` times the norm that one
@@ -340,8 +375,8 @@ class Quantizer:
         return math.ceil(Fraction(self.noise) ** 2 * self.squared_norm(dimension)) if self.noise else 0
 
     def _is_beyond(self, lanes: Lanes) -> bool:
-        """Whether the squares of these integers sum to more than ``squared_norm``: exactly."""
-        squares, middle = 0, self.levels // 2
+        """Whether the squares of these integers and of the bit sum to more than ``squared_norm``: exactly."""
+        squares, middle = self.bit**2, self.levels // 2
         for start in range(0, lanes.size, _BLOCK):
             part = lanes[start : start + _BLOCK].astype(np.int64) - middle
             squares += int(np.dot(part, part))
@@ -350,11 +385,19 @@ class Quantizer:
     def mean_of(self, lanes: Lanes, survivors: int, weight: int) -> npt.NDArray[np.float64]:
         """The weighted mean of some of the survivors' clipped values, from their lanes in a sum that was found possible
         (``require_possible``). ``weight``: above 0. The mean is sum_k w_k x_k / sum_k w_k, with
-        sum_k (w_k / w_cap) x_k = (lanes - survivors * L / 2) * 2 R / L."""
+        sum_k (w_k / w_cap) x_k = (lanes - survivors * L / 2) * 2 R / L; where the clip adapts, in units of the model
+        again."""
         values = lanes.astype(np.float64)
         values -= survivors * self.levels / 2
         values *= 2 * self.max_abs / self.levels * (self.weight_cap / weight)
+        if self.clip:
+            values *= self.clip / (self.max_norm * self._kappa)
         return values
+
+    def within(self, total: Lanes, survivors: int) -> float:
+        """The part of deltas within the clip, from all lanes of a sum with its noise that was found possible."""
+        noised = int(total[-self.extra_lanes]) - survivors * self.bit
+        return part_within(noised, self.bit, self.divisor)
 
     def rounding_share(self, lanes: Lanes, survivors: int) -> float:
         """About how much of a sum of lanes of values is rounding, as a part of its norm: from 0 to 1. A lane's variance
@@ -387,7 +430,10 @@ class Quantizer:
         if values.size:
             self._require_in_range(values, survivors, weight, reach(spread))
             self._require_norm(values, survivors, weight, spread)
-        self.of_statistics.require_possible(total[values.size : -self.weight_lanes - 1], survivors, weight)
+        if self.clip and not -reach(spread) <= int(total[values.size]) <= 2 * self.bit * survivors + reach(spread):
+            raise BadVector("the lane of the bits is beyond what the survivors can have put in: a vector was wrong")
+        behind = total[values.size + self.bit_lanes : -self.weight_lanes - 1]
+        self.of_statistics.require_possible(behind, survivors, weight)
         return weight
 
     def _require_in_range(self, values: Lanes, survivors: int, weight: int, noise: int) -> None:
@@ -425,15 +471,14 @@ class Quantizer:
         if math.sqrt(squares) > _SLACK * (clip + rounding + math.sqrt(spread) * hardly):
             raise BadVector("the values' norm is more than the survivors of this weight can have: a vector was wrong")
 
-    def _clipping(self, values: Float32) -> float:
-        """The factor that brings the norm of ``values`` to at most ``max_norm``."""
-        highest = largest(values)
+    def _clipping(self, values: Float32) -> tuple[float, bool]:
+        """The factor that brings the norm of ``values`` to at most ``max_norm``, of which a clip that adapts leaves a
+        part for the bit; and whether they are within the clip."""
+        highest, clip = largest(values), self.clip or self.max_norm
         if not math.isfinite(highest):
             raise NotFinite("the delta holds NaN or infinity")
-        if _surely_within(values, self.max_norm):
-            return 1.0
-        norm = l2_norm_of_blocks(pieces(values), highest)
-        return min(1.0, self.max_norm / norm) if norm > 0 else 1.0
+        norm = 0.0 if _surely_within(values, clip) else l2_norm_of_blocks(pieces(values), highest)
+        return self.max_norm * self._kappa / max(clip, norm), norm <= clip
 
 
 def largest(values: Float32) -> float:

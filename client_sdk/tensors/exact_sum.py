@@ -165,9 +165,10 @@ class ExactSum:
         self._spoiled = False
 
     @classmethod
-    def of(cls, manifest: Manifest, lanes: npt.NDArray[np.int64] | None = None) -> ExactSum:
-        """An empty sum of updates with these tensors, in this order."""
-        return cls(manifest.elements, lanes, ends=[place.stop for place in manifest.slices().values()])
+    def of(cls, manifest: Manifest, lanes: npt.NDArray[np.int64] | None = None, *, more: int = 0) -> ExactSum:
+        """An empty sum of updates with these tensors, in this order, and ``more`` values behind them."""
+        ends = [place.stop for place in manifest.slices().values()]
+        return cls(manifest.elements + more, lanes, ends=[*ends, manifest.elements + more] if more else ends)
 
     @classmethod
     def on(cls, lanes: npt.NDArray[np.int64], state: State, ends: Sequence[int]) -> ExactSum:

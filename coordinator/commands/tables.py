@@ -180,6 +180,9 @@ def print_run(view: RunView, *, plan: bool = False) -> None:
         say(
             f"  privacy     {spent}: one device has counted in {told.rounds} of the {told.rounds_planned} rounds it may"
         )
+        if told.within is not None:
+            within = min(1.0, max(0.0, told.within))  # its noise may lead beyond
+            say(f"  clip        {told.clip:.4g}; about {within:.0%} of the last updates were within theirs")
         used = f"epsilon {told.ledger_spent:.3g} of {told.ledger_budget:.3g} over its runs"
         say(f"  ledger      {told.ledger}: {used}; room for {told.rounds_left} more of these rounds for that device")
     if view.stalled:

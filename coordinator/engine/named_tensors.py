@@ -24,6 +24,10 @@ MOST_SMALL = 64 * 1024
 """Bytes of its canonical text."""
 
 SERVER_OPTIMIZER = "server-optimizer"
+CLIP = "clip"
+"""In a small state: the clip of the next round, where it adapts."""
+WITHIN = "within"
+"""And the part of updates that were within that of the round, by the noised bits."""
 RULE = "rule"
 """The last delta, of a rule that remembers it."""
 

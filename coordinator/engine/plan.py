@@ -345,8 +345,10 @@ class Plan(Section):
         """The same where these statistics are averaged."""
         if self.secure is None:
             return None
-        noise, divisor = (0.0, 0) if self.privacy is None else (self.privacy.multiplier(self), self.cohort.goal)
-        return self.secure.terms(self.aggregation, statistics, self.reach, noise, divisor)
+        if self.privacy is None:
+            return self.secure.terms(self.aggregation, statistics, self.reach)
+        noise, clips = self.privacy.multiplier(self), self.privacy.bounds_of_clip
+        return self.secure.terms(self.aggregation, statistics, self.reach, noise, self.cohort.goal, clips)
 
     @property
     def reach(self) -> Reach:
@@ -370,9 +372,11 @@ class Plan(Section):
             return NO_BOUND
         # Of what a rule makes of the groups' means no coordinate is beyond all of theirs.
         wider = 1.0 if rule.needs == "sum" else math.sqrt(self.secure.groups)
+        norm = self.secure.max_norm
         if self.privacy is not None:  # the sum is over the goal, and more may be in it
             wider = max(1.0, self.secure.most_advertisers(self.cohort) / self.cohort.goal)
-        return reach_of(self.aggregation, self.strategy, self.secure.max_norm * self.aggregation.coarser * wider, rate)
+            norm = max(norm, self.privacy.bounds_of_clip[1])
+        return reach_of(self.aggregation, self.strategy, norm * self.aggregation.coarser * wider, rate)
 
     def task_at(self, version: int) -> Task:
         """The devices' part of a round that begins with this version of the model."""

@@ -10,6 +10,10 @@ weight / 2 noise^2 of zCDP for each: the weight is 1 where the noise of rounds i
 *distributed*, in secure rounds: each device adds a share of the noise before it masks, so large that every sum that can
 be opened has it all, of each group (``client_sdk.secagg.header.share_of``). There a device's round counts when its list
 is shown: from then on its sum may be opened, whatever becomes of the round.
+
+Where the clip adapts (``client_sdk.secagg.clip_bit``), ``clip`` is that of the first round, and the unit of all sums:
+updates are added in units in which the round's clip is ``clip``. What an update counts, the noise, the lanes of masked
+vectors and what a round costs are the same in all rounds.
 """
 
 from __future__ import annotations
@@ -17,8 +21,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from client_sdk.privacy.accounting import epsilon_of, estimate_of, noise_for, rho_of
@@ -36,13 +41,12 @@ from client_sdk.privacy.correlated import (
 )
 from client_sdk.protocol.devices import PrivacyTerms
 from client_sdk.protocol.names import NAME_PATTERN
+from client_sdk.secagg.clip_bit import beta_of, kappa_of, next_clip
 from client_sdk.secagg.errors import BadParameters
 from client_sdk.secagg.header import hidden_among, share_of
-from client_sdk.secagg.lanes import lane_bits
-from client_sdk.secagg.noise import reach
-from client_sdk.secagg.quantize import Quantizer
 from client_sdk.tensors.exact_sum import FRACTION_BITS, RANGE, TOTAL_LIMIT
 from coordinator.engine.aggregation.registry import RULES
+from coordinator.engine.named_tensors import CLIP, WITHIN, Small
 from coordinator.engine.plan_section import Section
 from coordinator.engine.selection import SELECTIONS
 
@@ -56,6 +60,28 @@ _DEVIATIONS = 14
 def own_ledger(run: str) -> str:
     """The name of the ledger of a run whose plan names none."""
     return f"run:{run}"
+
+
+class Target(Section):
+    """The clip follows a quantile of the norms of updates (Andrew et al. 2021, arXiv:1905.03871). Of each device one
+    bit more is in the sum, with the same noise: whether its update was within the clip."""
+
+    quantile: float = Field(default=0.5, gt=0, lt=1, allow_inf_nan=False)
+    """The part of updates that shall be within the clip. ``quantile = 0.5``"""
+    rate: float = Field(default=0.2, gt=0, le=10, allow_inf_nan=False)
+    """How fast: where all updates are within the clip, it shrinks by a factor of exp(rate (1 - quantile)) a round.
+    ``rate = 0.2``"""
+    lowest: float = Field(ge=1e-6, le=RANGE, allow_inf_nan=False)
+    """The least that it may be. ``lowest = 0.01``"""
+    highest: float = Field(ge=1e-6, le=RANGE, allow_inf_nan=False)
+    """The most. ``highest = 10.0``"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_bounds(cls, data: Any) -> Any:
+        if isinstance(data, dict) and not {"lowest", "highest"} <= data.keys():
+            raise ValueError("a clip that adapts needs lowest and highest")
+        return data
 
 
 class Privacy(Section):
@@ -74,7 +100,10 @@ class Privacy(Section):
     *distributed*, in secure rounds: each device adds a share before it masks, so the coordinator sees sums with their
     noise only. ``mechanism = "blt"``"""
     clip: float = Field(gt=0, le=RANGE, allow_inf_nan=False)
-    """The most that one update counts, as an L2 norm: a longer one is scaled down. ``clip = 0.5``"""
+    """The most that one update counts, as an L2 norm: a longer one is scaled down. With ``adapt`` that of the first
+    round. ``clip = 0.5``"""
+    adapt: Target | None = Field(default=None, exclude_if=lambda section: section is None)
+    """None: the clip is the same in all rounds. ``adapt = { lowest = 0.01, highest = 10.0 }``"""
     noise: float | None = Field(default=None, gt=0, le=10_000, allow_inf_nan=False)
     """The noise multiplier: the deviation of the noise in a round's sum, over ``clip``. None: what ``epsilon`` takes.
     ``noise = 4.0``"""
@@ -92,7 +121,39 @@ class Privacy(Section):
     def _consistent(self) -> Privacy:
         if self.noise is None and self.epsilon is None:
             raise ValueError("it needs noise, or an epsilon to compute it from")
+        if self.adapt is not None and not self.adapt.lowest <= self.clip <= self.adapt.highest:
+            raise ValueError(
+                f"clip ({self.clip:g}) is that of the first round, and not from adapt.lowest ({self.adapt.lowest:g}) "
+                f"to adapt.highest ({self.adapt.highest:g})"
+            )
         return self
+
+    @property
+    def bounds_of_clip(self) -> tuple[float, float]:
+        """Between what the clip adapts; zeros where it does not."""
+        return (0.0, 0.0) if self.adapt is None else (self.adapt.lowest, self.adapt.highest)
+
+    def clip_after(self, small: Small) -> float:
+        """The clip of a round that begins with this small state."""
+        return self.clip if self.adapt is None else float(small.get(CLIP, self.clip))
+
+    def beta(self, plan: Plan) -> float:
+        """The length of the bit in the sum, over ``clip``; 0 where the clip does not adapt."""
+        return 0.0 if self.adapt is None else beta_of(self.multiplier(plan), plan.cohort.goal)
+
+    def bit(self, plan: Plan) -> float:
+        """What an update within the clip adds behind its values in a plain round, as a multiple of the sum's unit that
+        a float32 holds: at most beta times ``clip``. 0 where the clip does not adapt."""
+        whole = self.beta(plan) * self.clip * (1 - 2.0**-20) * 2**FRACTION_BITS
+        return float(int(np.float32(whole)) / 2**FRACTION_BITS)
+
+    def after(self, small: Small, within: float | None) -> Small:
+        """What the small state says of the clip once a round that began with ``small`` has found the part ``within``
+        the clip."""
+        if self.adapt is None or within is None:
+            return {}
+        numbers = self.adapt.model_dump(include={"quantile", "rate", "lowest", "highest"})
+        return {CLIP: next_clip(self.clip_after(small), within, **numbers), WITHIN: within}
 
     @property
     def correlated(self) -> bool:
@@ -180,6 +241,12 @@ class Privacy(Section):
             noise = all_of_it
         strategy, steps = self.strategy(plan), plan.finish.rounds
         spread = noise / plan.cohort.goal
+        if self.adapt is not None:
+            more = 1 / kappa_of(self.beta(plan))
+            yield (
+                f"the clip begins with {self.clip:g} and adapts from {self.adapt.lowest:g} to {self.adapt.highest:g}; "
+                f"for its bit values have {more:.3g} times the noise that is said here"
+            )
         how = f"noise {noise:.4g} x clip in a sum is {spread:.3g} x clip in each value of its mean"
         if self.correlated:
             last, alone = strategy.spread(steps)[-1], noise_for(self.spent(plan), self.delta, times) * math.sqrt(steps)
@@ -287,22 +354,15 @@ class Privacy(Section):
 
     def against_size(self, plan: Plan, values: int) -> str:
         """Why no secure round can have this noise in sums of so many values, in a sentence; else empty."""
-        secure = plan.secure
-        if secure is None:
+        secure, terms = plan.secure, plan.terms
+        if secure is None or terms is None:
             return ""
-        used = Quantizer(
-            q=secure.q,
-            max_norm=secure.max_norm,
-            max_abs=secure.max_abs,
-            weight_cap=secure.cap(plan.aggregation),
-            noise=self.multiplier(plan),
-            divisor=plan.cohort.goal,
-        )
         most, fewest = secure.most_advertisers(plan.cohort), secure.fewest_advertisers(plan.cohort)
-        for size in {fewest // secure.groups, -(-most // secure.groups)}:
-            try:
-                lane_bits(size, secure.q, reach(size * share_of(used, secure.rule, values, size)))
-            except BadParameters as error:
-                given = f"privacy.noise = {used.noise:g} with secure.q = {secure.q}"
-                return f"{given} and secure.max_abs = {secure.max_abs:g}: {error}"
+        try:
+            used = terms.quantizer_of(())
+            for size in {fewest // secure.groups, -(-most // secure.groups)}:
+                used.lane_bits(size, size * share_of(used, secure.rule, values, size))
+        except BadParameters as error:
+            given = f"privacy.noise = {terms.noise:g} with secure.q = {secure.q}"
+            return f"{given} and secure.max_abs = {secure.max_abs:g}: {error}"
         return ""

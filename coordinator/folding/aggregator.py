@@ -66,10 +66,11 @@ class Sums(Protocol):
     def remember(self, digest: str, measures: Measures) -> None:
         """Caches the measures of a validated update, so that folding does not measure it again."""
 
-    def fold(self, round: int, item: Contribution) -> None:
-        """Adds one update to the round's running sum, once; does nothing for a round that has ended."""
+    def fold(self, round: int, item: Contribution, clip: float = 0.0) -> None:
+        """Adds one update to the round's running sum, once; does nothing for a round that has ended. ``clip``: the
+        round's, where that adapts."""
 
-    def total(self, round: int, items: tuple[Contribution, ...]) -> ExactSum:
+    def total(self, round: int, items: tuple[Contribution, ...], clip: float = 0.0) -> ExactSum:
         """Returns the exact sum of exactly these updates."""
 
     def columns(self, items: tuple[Contribution, ...]) -> Iterator[NDArray[np.float32]]:
@@ -83,6 +84,7 @@ class Sums(Protocol):
 @dataclass(slots=True)
 class _RoundSum:
     round: int
+    clip: float
     total: ExactSum
     folded: dict[str, Contribution] = field(default_factory=dict)
 
@@ -102,10 +104,10 @@ class SpooledSums:
     def remember(self, digest: str, measures: Measures) -> None:
         self._measures[digest] = measures
 
-    def fold(self, round: int, item: Contribution) -> None:
+    def fold(self, round: int, item: Contribution, clip: float = 0.0) -> None:
         if self._current is not None and self._current.round > round:
             return
-        current = self._sum_of(round)
+        current = self._sum_of(round, clip)
         if item.device not in current.folded:
             self._add(current, item)
 
@@ -114,13 +116,13 @@ class SpooledSums:
             self._current = None
         self._measures.clear()
 
-    def total(self, round: int, items: tuple[Contribution, ...]) -> ExactSum:
+    def total(self, round: int, items: tuple[Contribution, ...], clip: float = 0.0) -> ExactSum:
         """Completes the running sum where it is a subset of ``items``; otherwise folds all again."""
         wanted = {item.device: item for item in items}
-        current = self._sum_of(round)
+        current = self._sum_of(round, clip)
         if any(wanted.get(device) != item for device, item in current.folded.items()):
             self._current = None
-            current = self._sum_of(round)
+            current = self._sum_of(round, clip)
         for item in items:
             if item.device not in current.folded:
                 self._add(current, item)
@@ -128,21 +130,21 @@ class SpooledSums:
 
     def columns(self, items: tuple[Contribution, ...]) -> Iterator[NDArray[np.float32]]:
         width = max(256, _COLUMNS // len(items))
-        rows = [self._blocks(item, self._measured(item).scale, width) for item in items]
+        rows = [self._blocks(item, self._measured(item), width) for item in items]
         for row in zip(*rows, strict=True):
             yield np.stack(row)
 
     # ------------------------------------------------------------ inside
 
-    def _sum_of(self, round: int) -> _RoundSum:
-        if self._current is None or self._current.round != round:
-            self._current = _RoundSum(round, ExactSum.of(self._layout.whole))
+    def _sum_of(self, round: int, clip: float) -> _RoundSum:
+        if self._current is None or (self._current.round, self._current.clip) != (round, clip):
+            self._current = _RoundSum(round, clip, ExactSum.of(self._layout.whole, more=self._bounds.bits))
         return self._current
 
     def _add(self, current: _RoundSum, item: Contribution) -> None:
-        measures = self._measured(item)
+        measures = self._bounds.at(self._measured(item), current.clip)
         try:
-            current.total.add_blocks(self._blocks(item, measures.scale), item.weight, measures.peak)
+            current.total.add_blocks(self._blocks(item, measures), item.weight, measures.peak)
         except BaseException:
             self._current = None  # the sum may contain part of this update: it is folded again
             raise
@@ -155,9 +157,10 @@ class SpooledSums:
         with self._blobs.open(item.digest) as file:
             return measure(file, self._plan, self._layout)
 
-    def _blocks(self, item: Contribution, factor: float | None, width: int = codecs.BLOCK) -> Iterator[Vector]:
+    def _blocks(self, item: Contribution, measures: Measures, width: int = codecs.BLOCK) -> Iterator[Vector]:
         with self._blobs.open(item.digest) as file:
-            yield from self._bounds.applied(self._codec.blocks(file, read_header(file), block=width), factor)
+            blocks = self._codec.blocks(file, read_header(file), block=width)
+            yield from self._bounds.applied(blocks, measures.scale, measures.bit)
 
 
 # ------------------------------------------------------------ the next checkpoint
@@ -271,11 +274,12 @@ class Aggregator:
         """Caches the measures of a validated update, so that folding does not measure it again."""
         self._sums.remember(digest, measures)
 
-    def fold(self, round: int, item: Contribution) -> None:
-        """Adds one update to the round's running sum, once; does nothing for a round that has ended. LostUpdate."""
+    def fold(self, round: int, item: Contribution, small: Small | None = None) -> None:
+        """Adds one update to the round's running sum, once; does nothing for a round that has ended. ``small``: see
+        ``commit``. LostUpdate."""
         if self.needs_sum:
             with self._lock, _lost_updates((item,)):
-                self._sums.fold(round, item)
+                self._sums.fold(round, item, self._clip(small))
 
     def forget(self, round: int) -> None:
         """Frees the running sum of a round that has ended."""
@@ -304,12 +308,14 @@ class Aggregator:
             updates = updates_digest((item.device, item.digest, item.weight) for item in items)
             if self._noise is None or seed is None:
                 return self._write(round, parent, named_tensors, small, settings, self._updates(round, items), updates)
-            total = self._sums.total(round, items)  # an update that is lost is noticed before the round costs anything
-            mean, key = self._noise.mean(total, seed(), parent)
+            clip = self._clip(small)
+            # An update that is lost is noticed before the round costs anything.
+            total = self._sums.total(round, items, clip)
+            mean, key, within = self._noise.mean(total, seed(), parent, clip)
             elements = self.layout.parameters.elements
             sources = Sources(lambda: mean, self.layout.whole, elements, self._plan.cohort.goal)
             made = self._write(round, parent, named_tensors, small, settings, sources, updates)
-            return made._replace(noise_key=key)
+            return self.with_clip(made._replace(noise_key=key), small, within)
 
     def apply(
         self,
@@ -331,6 +337,18 @@ class Aggregator:
             if groups:
                 sources = self._means(groups, mean)
             return self._write(round, parent, named_tensors, small, settings, sources, updates)
+
+    def with_clip(self, made: NewCheckpoint, small: Small | None, within: float | None) -> NewCheckpoint:
+        """The checkpoint with the next round's clip in its small state. ``small``: that of its parent; ``within``: the
+        part of its updates within the clip, by their noised bits; None: the clip does not adapt."""
+        privacy = self._plan.privacy
+        after = {} if privacy is None else privacy.after(small or {}, within)
+        return made._replace(small={**made.small, **after}) if after else made
+
+    def _clip(self, small: Small | None) -> float:
+        """That of a round which begins with this small state; 0: the plan's clip does not adapt."""
+        privacy = self._plan.privacy
+        return 0.0 if privacy is None or privacy.adapt is None else privacy.clip_after(small or {})
 
     @property
     def needs_sum(self) -> bool:

@@ -5,7 +5,8 @@ stream. So a commit that is made again after a crash, or on another replica, has
 have the same noise, also where the coordinator's folder was set back: the difference of the two would be without any.
 
 Where noise is correlated over rounds (``client_sdk.privacy.correlated``), the key of a round is kept until the run
-ends: the noise of later rounds is made of it too.
+ends: the noise of later rounds is made of it too. Where the clip adapts (``client_sdk.secagg.clip_bit``), noise is
+added to updates in units of the round's clip, to their bits too, and the mean is scaled afterwards.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from client_sdk.chance import labelled
 from client_sdk.privacy.correlated import Buffers, Integers, Stream
 from client_sdk.secagg.agreement import derive
+from client_sdk.secagg.clip_bit import kappa_of, part_within
 from client_sdk.secagg.noise import DiscreteGaussian
 from client_sdk.tensors.exact_sum import FRACTION_BITS, ExactSum
 from coordinator.engine.aggregation.combining import Blocks, Computed
@@ -53,19 +55,26 @@ class Noise:
         self._mechanism, self._correlated = privacy.mechanism, privacy.correlated
         self._strategy = privacy.strategy(plan)
         self._drawn = DiscreteGaussian(Fraction(privacy.deviation(plan)) ** 2)
+        self._bit, self._kept = round(privacy.bit(plan) * 2**FRACTION_BITS), privacy.clip * kappa_of(privacy.beta(plan))
         self._stream: Stream | None = None
         """Of a buffered strategy: it stands at the step after those with the keys in ``_ended``."""
         self._ended: list[bytes] = []
 
-    def mean(self, total: ExactSum, seed: RoundSeed, parent: str) -> tuple[Blocks, bytes]:
-        """The sum with its noise, over ``cohort.goal``; and the key of that noise, if later rounds need it."""
+    def mean(
+        self, total: ExactSum, seed: RoundSeed, parent: str, clip: float = 0.0
+    ) -> tuple[Blocks, bytes, float | None]:
+        """The sum with its noise, over ``cohort.goal``; the key of that noise, if later rounds need it; and where the
+        clip adapts, to this ``clip`` for the round, the part of updates within it."""
         lanes = total.whole_totals()
         digest = hashlib.sha256(lanes.astype("<i8", copy=False).data).digest()
         key = seed.key(parent, digest, self._mechanism)
         lanes += self._of((*seed.before, key), lanes.size)
         unit = np.float64(self._goal) * 2.0**FRACTION_BITS
+        if self._bit:
+            unit *= self._kept / clip
+        within = part_within(int(lanes[-1]), self._bit, self._goal) if self._bit else None
         noised = Computed(lambda start, count: (lanes[start : start + count] / unit).astype(np.float32))
-        return noised, key if self._correlated else b""
+        return noised, key if self._correlated else b"", within
 
     def _of(self, keys: Sequence[bytes], size: int) -> Integers:
         """The noise of the step whose key is the last."""

@@ -19,6 +19,7 @@ import numpy as np
 from client_sdk import codecs
 from client_sdk.protocol.devices import UpdateReport
 from client_sdk.protocol.problems import problem
+from client_sdk.secagg.clip_bit import kappa_of
 from client_sdk.tensors import (
     Float32,
     Layout,
@@ -55,6 +56,10 @@ class Bounds:
     """The tensors of the vector, in its order, for errors."""
     whole_units: bool = False
     """Whether values are rounded towards zero to the units of the exact sum: then their norm there is no larger."""
+    bit: float = 0.0
+    """Where the clip adapts: what an update within it adds behind its values (``client_sdk.secagg.clip_bit``)."""
+    longest: float = 0.0
+    """And how long its values are at most."""
 
     @classmethod
     def of(cls, plan: Plan, layout: Layout) -> Bounds:
@@ -64,7 +69,24 @@ class Bounds:
         sizes = [spec.elements for spec in layout.statistics.values()]
         limits = [np.inf if one is None else one for one in found]
         ranges = np.repeat(np.array(limits, np.float32), sizes) if bounded else None
-        return cls(layout.parameters.elements, ranges, layout.whole, plan.privacy is not None)
+        private = plan.privacy if plan.secure is None else None
+        bit = longest = 0.0
+        if private is not None:
+            bit, longest = private.bit(plan), kappa_of(private.beta(plan)) * private.clip * _WITHIN
+        return cls(layout.parameters.elements, ranges, layout.whole, private is not None, bit, longest)
+
+    @property
+    def bits(self) -> int:
+        """How many values an update has behind those of its tensors."""
+        return int(self.bit > 0)
+
+    def at(self, measures: Measures, clip: float) -> Measures:
+        """The measures of an update in a round with this clip, where that adapts."""
+        if not self.bits:
+            return measures
+        scale = self.longest / max(clip, measures.norm)
+        bit = self.bit if measures.norm <= clip else -self.bit
+        return Measures(max(self.bit, measures.peak * scale * (1 + 2**-20)), scale, norm=measures.norm, bit=bit)
 
     def worst(self, blocks: Iterable[Float32]) -> str:
         """Which tensor has the first value that is not finite, else the largest one, as text."""
@@ -80,14 +102,17 @@ class Bounds:
             place -= spec.elements
         return "the update"
 
-    def applied(self, blocks: Iterable[Float32], scale: float | None) -> Iterator[Float32]:
-        """The values as they are added. ``scale``: of the parameters; None: as they are."""
+    def applied(self, blocks: Iterable[Float32], scale: float | None, bit: float = 0.0) -> Iterator[Float32]:
+        """The values as they are added. ``scale``: of the parameters; None: as they are. ``bit``: comes behind them, if
+        there is one."""
         for at, block in self._parts(blocks):
             if at >= self.parameters:
                 yield self._cut(at, block)
             else:
                 found = block if scale is None else scaled(block, scale)
                 yield np.trunc(found * _UNITS) / _UNITS if self.whole_units else found
+        if bit:
+            yield np.full(1, bit, np.float32)
 
     def of_parameters(self, blocks: Iterable[Float32]) -> Iterator[Float32]:
         """The blocks of parameters, not scaled."""
@@ -137,6 +162,10 @@ class Measures:
     added."""
     coarse: float = 0.0
     """Half a step of the codec's small values."""
+    norm: float = 0.0
+    """Of the parameters, where the plan's clip adapts: see ``Bounds.at``."""
+    bit: float = 0.0
+    """What is added behind the values, where a round's clip adapts."""
 
     @property
     def treated(self) -> Treated:
@@ -247,7 +276,8 @@ def measure_blocks(blocks: Callable[[], Iterable[Float32]], plan: Plan, bounds: 
 def _measured(blocks: Callable[[], Iterable[Float32]], plan: Plan, bounds: Bounds) -> Measures:
     most_weight = plan.heaviest
     most = range_for(most_weight, plan.cohort.goal)
-    limit = plan.aggregation.clip_norm if plan.privacy is None else plan.privacy.clip * _WITHIN
+    private = plan.privacy if plan.secure is None else None
+    limit = plan.aggregation.clip_norm if private is None else private.clip * _WITHIN
     coarse = _FLOAT16 if plan.task.codec == codecs.FLOAT16.name else 0.0
     small = max(_SMALL, coarse / _SMALLEST_ROUNDING)
     if limit is None and bounds.ranges is None and small <= (largest := bound(blocks())) <= most:
@@ -256,6 +286,8 @@ def _measured(blocks: Callable[[], Iterable[Float32]], plan: Plan, bounds: Bound
     scale = None
     if limit is not None:
         norm = l2_norm_of_blocks((part for block in bounds.of_parameters(blocks()) for part in pieces(block)), largest)
+        if bounds.bits:
+            return Measures(peak=largest, scale=None, norm=norm)
         if norm > limit:
             scale = limit / norm
             largest = min(largest, limit * (1 + 2**-20))

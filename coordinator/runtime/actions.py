@@ -213,10 +213,11 @@ class Actions:
             return open_ and state.current.members[action.contribution.device].digest == action.contribution.digest
 
         log = self._core.log(run)
-        if not wanted(log.state):
+        state = log.state
+        if not wanted(state):
             return
         try:
-            self._core.aggregator(run).fold(action.round, action.contribution)
+            self._core.aggregator(run).fold(action.round, action.contribution, state.small)
         except (LostUpdate, Gone) as error:
             if not wanted(log.catch_up()):
                 return  # another replica has committed, and deleted what it added; or the device was asked again

@@ -19,6 +19,7 @@ from client_sdk.protocol.operators import (
     RunView,
     Treatment,
 )
+from coordinator.engine.named_tensors import WITHIN
 from coordinator.engine.rounds import KINDS, public_body
 from coordinator.engine.secure.disputes import degrees
 from coordinator.engine.state import RunState
@@ -86,6 +87,8 @@ def with_ledger(reader: Reader, view: RunView, state: RunState) -> RunView:
         epsilon_planned=privacy.spent(plan),
         delta=privacy.delta,
         noise=privacy.multiplier(plan),
+        clip=privacy.clip_after(state.small),
+        within=state.small.get(WITHIN),
         ledger=ledger,
         ledger_spent=epsilon_of(spent, privacy.delta),
         ledger_budget=epsilon_of(most, privacy.delta),
@@ -185,6 +188,8 @@ def round_view(
         version=body.get("version"),
         digest=body.get("digest"),
         metrics=body.get("metrics", {}),
+        clip_after=body.get("clip_after"),
+        within=body.get("within"),
         lease=body.get("lease"),
         secure=body.get("secure"),
         authority=authority_at(reader.authorities() if authorities is None else authorities, row.opened_at),

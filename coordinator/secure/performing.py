@@ -403,6 +403,8 @@ def commit_sums(
     mean = mean_of(together, survivors)
     groups = [] if aggregator.needs_sum else [mean_of(*total) for total in totals]
     made = aggregator.apply(round, parent, mean, named_tensors, small, settings, updates, survivors, groups)
+    if quantizer.clip:
+        made = aggregator.with_clip(made, small, quantizer.within(together, survivors))
     share = quantizer.rounding_share(together[: codec.count(parameters)], survivors)
     return made._replace(rounding=float(f"{share:.2f}") if share >= _LARGE_SHARE else 0.0)
 

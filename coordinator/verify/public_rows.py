@@ -10,6 +10,7 @@ from typing import Any
 
 from client_sdk.metrics import Tally, added
 from coordinator.engine.aggregation.weights import is_capped
+from coordinator.engine.named_tensors import CLIP, WITHIN
 from coordinator.engine.plan import Plan
 from coordinator.store.port import TERMINAL, CheckpointRow, EventRow, RoundRow
 from coordinator.verify.kinds import UNREADABLE, in_bodies
@@ -100,6 +101,9 @@ def _body(
         "cohort": sorted(logged.cohort),
         **{name: commit[name] for name in ("zero_sum", "raised", "rounding") if commit.get(name)},
     }
+    if plan.privacy is not None and plan.privacy.adapt is not None and logged.learned:
+        small = commit.get("small", {})
+        body |= {"clip_after": small.get(CLIP), "within": small.get(WITHIN)}
     if kind == "buffered":
         late = Counter(logged.staleness[device] for device in logged.reported)
         body["staleness"] = [late[behind] for behind in range(max(late, default=-1) + 1)]

@@ -7,9 +7,11 @@ from hashlib import sha256
 from itertools import pairwise
 from typing import Any
 
+from client_sdk.secagg.errors import SecaggError
+from client_sdk.secagg.header import AttemptHeader
 from coordinator.engine import events as ev
 from coordinator.engine.effects import Contribution
-from coordinator.engine.named_tensors import Small
+from coordinator.engine.named_tensors import CLIP, WITHIN, Small
 from coordinator.engine.plan import Plan, selection_of
 from coordinator.engine.plan_file import PlanError
 from coordinator.folding.aggregator import NewCheckpoint
@@ -150,6 +152,7 @@ class RunChecks:
             small = self._small[made.version] = (
                 found.commit.get("small", {}) if found is not None and found.learned else small
             )
+        yield from self._against_clips(self.plan, log)
         checks = RoundChecks(reader, row.run, self.plan, log, self._line, self._counted_in)
         for item in rounds:
             yield from checks.check(item)
@@ -188,6 +191,25 @@ class RunChecks:
             if messages.pop(digest, None) != RUN_ROUND or sha256(stored[digest]).hexdigest() != digest:
                 yield RunViolation("noise", number, "the key of its noise, which later rounds need, is not stored")
         self._noise_keys = [stored[digest][STEP_BYTES:] for digest in named if digest in stored]
+
+    def _against_clips(self, plan: Plan, log: Mapping[int, LoggedRound]) -> Iterator[RunViolation]:
+        """Findings for clips that adapt: each follows from the one before and from a round's noised bits alone."""
+        privacy = plan.privacy
+        if privacy is None or privacy.adapt is None:
+            return
+        for parent, made in pairwise(self._line):
+            found, before, after = log.get(made.round or 0), self._small[parent.version], self._small[made.version]
+            if found is None or not found.learned:
+                continue
+            within = after.get(WITHIN)
+            wanted = privacy.after(before, within) if isinstance(within, float) else {}
+            if after.get(CLIP) != wanted.get(CLIP, ""):
+                what = f"the clip after it is {after.get(CLIP)}, and its noised bits give {wanted.get(CLIP)}"
+                yield RunViolation("noise", made.round or 0, what)
+            if found.secure.header:
+                clip, own = _clip_in(found.secure.header), privacy.clip_after(before)
+                if clip != own:
+                    yield RunViolation("noise", made.round or 0, f"its header has the clip {clip}, and it is {own}")
 
     def files(self, blobs: HashedBlobs, newest: Reader, extensions: FindExtensions) -> Iterator[RunViolation]:
         """``newest``: reads of what is committed now."""
@@ -340,6 +362,14 @@ class RunChecks:
             rounds += reader.rounds(self.row.run, number - 1, 1)
         except (ValueError, OverflowError):
             yield RunViolation("rows", number, "its row cannot be read")
+
+
+def _clip_in(header: str) -> float | None:
+    """The clip that a header names; None where it cannot be read."""
+    try:
+        return AttemptHeader.parse(bytes.fromhex(header)).clip
+    except (SecaggError, ValueError):
+        return None
 
 
 def _events(reader: Reader, run: str) -> Iterator[tuple[int, EventRow | None]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from client_sdk import codecs
 from client_sdk.codecs.port import require_encodable
@@ -23,6 +24,7 @@ from client_sdk.learners import LearnerError, evaluate, train, wants_rng
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError, NoExamples, OutOfTime
 from client_sdk.protocol.devices import Score, Task, UpdateReport
 from client_sdk.tensors import Float32, Layout, ManifestMismatch, TensorError, Tensors, pieces
+from client_sdk.tensors.exact_sum import ExactSum
 from client_sdk.tensors.floats import joined
 from client_sdk.tensors.manifest import of_model
 from client_sdk.update import BadReport, Seconds, Update, report_of
@@ -55,7 +57,7 @@ class Contributed:
     def blocks(self, block: int = codecs.BLOCK) -> Iterator[Float32]:
         """The flat delta in 1-d blocks, bounded as the plan says."""
         parts = (part for flat in self.delta for part in pieces(flat, block))
-        return self.bounds.applied(parts, self.measures.scale)
+        return self.bounds.applied(parts, self.measures.scale, self.measures.bit)
 
 
 class ClientStates(StateFolder):
@@ -116,6 +118,15 @@ class Kernel:
         has_states = states is not None and self.keeps != "nothing"
         self.states = ClientStates(DurableFolder(states, durable=False)) if states is not None and has_states else None
         """What clients keep, under ``state_key``; None where the plan's strategy keeps nothing."""
+
+    @property
+    def lanes(self) -> int:
+        """Of a sum of updates."""
+        return self.layout.elements + self._bounds.bits
+
+    def empty_sum(self, lanes: NDArray[np.int64] | None = None) -> ExactSum:
+        """``lanes``: its memory; None: of its own."""
+        return ExactSum.of(self.layout.whole, lanes, more=self._bounds.bits)
 
     def _task(self, changes: Mapping[str, float]) -> Task:
         """Time is virtual: ``Job.steps`` says what the device has time for."""
@@ -228,7 +239,7 @@ class Kernel:
             delta = self._coded(job, delta)
         parts = (self.layout.parameters, self.layout.statistics)
         flat = tuple(piece for part in parts for piece in joined(delta[name] for name in part))
-        measures = measure_blocks(lambda: flat, self.plan, self._bounds)
+        measures = self._bounds.at(measure_blocks(lambda: flat, self.plan, self._bounds), job.clip)
         weight = weight_of(
             self.plan.aggregation,
             self._weight_unit,

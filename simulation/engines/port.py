@@ -48,6 +48,8 @@ class Job:
     """Virtual seconds until the device has the checkpoint, for the report."""
     train_s: float = 0.0
     """Virtual seconds of its training, for the report."""
+    clip: float = 0.0
+    """The round's clip, where the plan's adapts."""
     checked: bool = False
     """Whether the digest of the update is wanted."""
 

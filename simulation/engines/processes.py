@@ -223,7 +223,7 @@ class ProcessEngine:
         parts = self._parts(pool, weights)
         if self._needs_all:
             return ExactSum(0)
-        total = ExactSum.of(self._kernel.layout.whole)
+        total = self._kernel.empty_sum()
         for number, part in enumerate(parts):
             pool.send(number, {"do": "restrict", "weights": part})
         body = [pool.receive(number) for number in range(len(parts))]
@@ -283,7 +283,7 @@ class ProcessEngine:
                 SharedState(
                     model=one,
                     scored=other,
-                    lanes=shared_lanes(0 if self._needs_all else elements),
+                    lanes=shared_lanes(0 if self._needs_all else self._kernel.lanes),
                     vectors=VectorFile(elements) if self._needs_all else None,
                 )
                 for _ in range(self._size)

@@ -91,7 +91,7 @@ class Partial:
         self.weights[device] = found.done.weight
 
     def _empty(self) -> ExactSum:
-        return ExactSum(0, self._lanes) if self._needs_all else ExactSum.of(self.kernel.layout.whole, self._lanes)
+        return ExactSum(0, self._lanes) if self._needs_all else self.kernel.empty_sum(self._lanes)
 
 
 # ------------------------------------------------------------ the engine

@@ -57,7 +57,7 @@ class Audited:
 
 
 class Canaries:
-    """A learner whose update is a direction of the client's own, ten times as long as the clip."""
+    """A learner whose update is a direction of the client's own, ten times as long as the clip, wherever that goes."""
 
     version = "1"
 
@@ -89,7 +89,7 @@ def audit(plan: Plan, *, canaries: int = 400, seed: int = 0, confidence: float =
     directions = _directions(2 * canaries, values, seed)
     history = simulate(
         _tight(plan, noise, rounds, canaries),
-        Canaries(directions, plan.privacy.clip),
+        Canaries(directions, max(plan.privacy.clip, plan.privacy.bounds_of_clip[1])),
         {f"canary-{k}": (np.full((1, 1), k, np.float32), np.zeros(1)) for k in range(canaries)},
         init={"w": np.zeros(values, np.float32)},
         seed=seed,
@@ -97,8 +97,9 @@ def audit(plan: Plan, *, canaries: int = 400, seed: int = 0, confidence: float =
         progress=False,
     )
     models = [history.checkpoint(version)["w"].astype(np.float64) for version in range(rounds + 1)]
-    signed = np.sum([(1 if t % 2 == 0 else -1) * (models[t + 1] - models[t]) for t in range(rounds)], axis=0)
-    found = directions.astype(np.float64) @ signed * (canaries / plan.privacy.clip)
+    clips = [plan.privacy.clip, *(row.clip_after or plan.privacy.clip for row in history.rounds)]
+    signed = np.sum([(-1) ** t * (models[t + 1] - models[t]) / clips[t] for t in range(rounds)], axis=0)
+    found = directions.astype(np.float64) @ signed * canaries
     low, estimate, high = _epsilons(found[:canaries], found[canaries:], delta, confidence)
     return Audited(
         rounds=rounds,
@@ -115,15 +116,21 @@ def audit(plan: Plan, *, canaries: int = 400, seed: int = 0, confidence: float =
 
 def _tight(plan: Plan, noise: float, rounds: int, canaries: int) -> Mapping[str, Any]:
     """The plan's noise and clip, in a cohort of canaries alone."""
-    clip = 0.0 if plan.privacy is None else plan.privacy.clip
-    delta = 0.5 if plan.privacy is None else plan.privacy.delta
+    clip, delta, adapt = 0.0, 0.5, None
+    if plan.privacy is not None:
+        clip, delta, adapt = plan.privacy.clip, plan.privacy.delta, plan.privacy.adapt
     return {
         "name": "audit",
         "task": {"batch_size": 1},
         "cohort": {"select": canaries, "goal": canaries, "quorum": 1.0, "collect_s": 3600, "most_rounds": rounds},
         "aggregation": {"weighting": "equal"},
         "finish": {"rounds": rounds},
-        "privacy": {"clip": clip, "noise": noise, "delta": delta},
+        "privacy": {
+            "clip": clip,
+            "noise": noise,
+            "delta": delta,
+            **({} if adapt is None else {"adapt": adapt.model_dump()}),
+        },
     }
 
 

@@ -56,10 +56,10 @@ class StoredUpdates:
     def remember(self, digest: str, measures: Measures) -> None:
         pass
 
-    def fold(self, round: int, item: Contribution) -> None:
+    def fold(self, round: int, item: Contribution, clip: float = 0.0) -> None:
         pass
 
-    def total(self, round: int, items: tuple[Contribution, ...]) -> ExactSum:
+    def total(self, round: int, items: tuple[Contribution, ...], clip: float = 0.0) -> ExactSum:
         self._of[round] = tuple(item.digest for item in items)
         total = ExactSum.of(self._layout.whole)
         for item in items:

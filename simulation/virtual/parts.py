@@ -85,6 +85,7 @@ def part_of(
         steps=None if steps == whole else steps,
         fetch_s=conduct.network_s / 2,
         train_s=train_s,
+        clip=0.0 if plan.privacy is None else plan.privacy.clip_after(state.small),
     )
     refused = steps < whole and plan.aggregation.partial == "refuse"
     return Part(

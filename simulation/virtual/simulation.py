@@ -456,10 +456,10 @@ class EngineSums:
     def remember(self, digest: str, measures: Measures) -> None:
         pass
 
-    def fold(self, round: int, item: Contribution) -> None:
+    def fold(self, round: int, item: Contribution, clip: float = 0.0) -> None:
         pass
 
-    def total(self, round: int, items: tuple[Contribution, ...]) -> ExactSum:
+    def total(self, round: int, items: tuple[Contribution, ...], clip: float = 0.0) -> ExactSum:
         return self._engine.total({item.device: item.weight for item in items})
 
     def columns(self, items: tuple[Contribution, ...]) -> Iterator[NDArray[np.float32]]:

@@ -157,6 +157,8 @@ _SECURE_TASK = {
     "corrupt_millionths": 100000, "sigma": 80, "eta": 40, "minimum_cohort": 128, "groups": 4,
     "noise": 2.5,
     "divisor": 256,
+    "lowest": 0.5,
+    "highest": 8.0,
     "statistics": [1.5, 65536.0], "move": 6.0, "move_each": 0.25, "first_seed": 7,
     "signed": {"digest": _D["b"], "bytes": 99, "signature": "ab" * 64},
 }  # fmt: skip
@@ -177,6 +179,8 @@ _PRIVACY = {
     "rounds_left": 2,
     "delta": 1e-06,
     "noise": 2.0,
+    "clip": 0.75,
+    "within": 0.5625,
 }
 _FUNNEL = {
     "waiting": 9, "selected": 8, "training": 7, "reported": 5, "withdrawn": 1, "late": 2, "dropped": 3, "refused": 4
@@ -271,6 +275,8 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
             "groups",
             "noise",
             "divisor",
+            "lowest",
+            "highest",
             "statistics",
             "move",
             "move_each",
@@ -435,6 +441,8 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
             "departures": "2 devices withdrew: the battery is low",
             "staleness": [3, 1],
             "treatment": _TREATMENT,
+            "clip_after": 0.75,
+            "within": 0.5625,
             "states": {"f1": [3.0, 1.0]},
         },
         (
@@ -459,6 +467,8 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
             "departures",
             "staleness",
             "treatment",
+            "clip_after",
+            "within",
             "states",
         ),
     ),

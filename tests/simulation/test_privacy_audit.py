@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from coordinator.engine.plan import Plan
 from coordinator.engine.privacy import Privacy
 from coordinator.folding import validation
 from coordinator.folding.noise import RoundSeed
+from coordinator.folding.validation import Bounds
 from simulation.simulator import privacy_audit
 from simulation.simulator.privacy_audit import _epsilon_of_gap, audit
 
@@ -103,3 +105,15 @@ def test_on_the_terminal(tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["privacy", "audit", str(path)])
     assert found.exit_code == 1
     assert "the plan has no section [privacy]" in found.output
+
+
+ADAPTS = {**PLAN, "privacy": {**PLAN["privacy"], "adapt": {"rate": 1.0, "lowest": 0.01, "highest": 3.0}}}
+
+
+def test_a_clip_that_adapts_is_audited_in_the_units_of_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = audit(Plan.parse(ADAPTS), canaries=200)
+    assert found.holds
+    assert 0.5 * found.claimed <= found.low
+    at = Bounds.at
+    monkeypatch.setattr(Bounds, "at", lambda self, measures, clip: replace(at(self, measures, clip), scale=1.0))
+    assert not audit(Plan.parse(ADAPTS), canaries=200).holds, "updates as long as they are"

@@ -9,6 +9,7 @@ from client_sdk.metrics import UNDEFINED, Tally, added, means_in, undefined
 from coordinator.engine import effects as fx
 from coordinator.engine.event_fields import UNTREATED, Treated
 from coordinator.engine.kinds import kind_of
+from coordinator.engine.named_tensors import CLIP, WITHIN
 from coordinator.engine.state import Member, Round, RunState
 
 
@@ -87,10 +88,16 @@ def record(
             **({"states": states} if status == "committed" and (states := added_states(current)) else {}),
             **({"raised": raised} if raised else {}),
             **({"rounding": rounding} if rounding else {}),
+            **(_clip_after(state) if status == "committed" and not current.advancing else {}),
             **({"excluded": dict(current.excluded)} if current.excluded else {}),
         },
         kind=current.kind,
     )
+
+
+def _clip_after(state: RunState) -> dict[str, object]:
+    """What a committed round has found out for the next one, where the clip adapts."""
+    return {"clip_after": state.small[CLIP], "within": state.small[WITHIN]} if CLIP in state.small else {}
 
 
 def _drawn_before(round: Round) -> dict[str, int]:

@@ -190,10 +190,11 @@ class Secure(Section):
         reach: Reach = NO_BOUND,
         noise: float = 0.0,
         divisor: int = 0,
+        clips: tuple[float, float] = (0.0, 0.0),
     ) -> Terms:
         """The plan's terms in every header of the run, for which devices' owners set bounds. ``statistics``: the names
         of those that are averaged; ``reach``: how far a round moves the model; ``noise``, ``divisor``: of a plan with
-        ``[privacy]``."""
+        ``[privacy]``; ``clips``: the bounds of a clip that adapts."""
         return Terms(
             q=self.q,
             max_norm=self.max_norm,
@@ -204,6 +205,8 @@ class Secure(Section):
             groups=self.groups,
             noise=noise,
             divisor=divisor,
+            lowest=clips[0],
+            highest=clips[1],
             statistics=tuple(aggregation.range_of(name) or RANGE for name in sorted(statistics)),
             move=reach.norm,
             move_each=reach.each,

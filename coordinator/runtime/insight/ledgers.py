@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 from client_sdk.privacy.accounting import epsilon_of, rho_for
 from client_sdk.protocol.privacy import (
     Allowance,
     AllowSpending,
+    ClipSince,
     CreateLedger,
     ExpectedRound,
     LedgerRun,
@@ -114,12 +115,26 @@ def figures(reader: Reader, run: str, plan: Plan) -> RunPrivacy | None:
             )
             for row in debits
         ],
+        clips=list(clips_of(reader, run, privacy)),
         expected=[
             ExpectedRound(round=number, epsilon=epsilon_of(min(most + step * (number - last), limit), privacy.delta))
             for number in sorted({*more[:: max(1, len(more) // _POINTS)], *more[-1:]})
         ],
         no_room_from=room + 1 if room + 1 in more else None,
     )
+
+
+def clips_of(reader: Reader, run: str, privacy: Privacy) -> Iterator[ClipSince]:
+    """The clips of the run's rounds so far, each from the round on in which it held first."""
+    yield ClipSince(round=1, clip=(clip := privacy.clip))
+    after, following = 0, clip
+    while privacy.adapt is not None and (page := reader.rounds(run, after)):
+        after = page[-1].round
+        for row in page:
+            if following != clip:
+                yield ClipSince(round=row.round, clip=(clip := following))
+            found = row.body.get("clip_after")
+            following = found if isinstance(found, float) else following
 
 
 def view_of(reader: Reader, ledger: str) -> LedgerView:

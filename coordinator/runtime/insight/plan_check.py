@@ -7,7 +7,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -26,9 +26,8 @@ from client_sdk.protocol.operators import STILL_READ
 from client_sdk.secagg.consent import SecurePolicy, nearest, refused_terms
 from client_sdk.secagg.graph import NONCE_BYTES
 from client_sdk.secagg.header import share_of
-from client_sdk.secagg.lanes import lane_bits, packed_bytes
+from client_sdk.secagg.lanes import packed_bytes
 from client_sdk.secagg.masks import MaskedInput
-from client_sdk.secagg.noise import reach
 from client_sdk.secagg.parameters import Parameters
 from client_sdk.secagg.roster import Advertisement, Roster, RosterEntry
 from client_sdk.secagg.shamir import SHARE_BYTES
@@ -51,7 +50,7 @@ from coordinator.engine.aggregation.weights import said_of_cap
 from coordinator.engine.plan import Plan, algorithm
 from coordinator.engine.plan_file import section_of
 from coordinator.engine.secure import plan as secure_plan
-from coordinator.engine.secure.plan import EXCHANGES, quantizer
+from coordinator.engine.secure.plan import EXCHANGES
 from coordinator.folding.aggregator import coarse
 from coordinator.runtime.core import Core
 from coordinator.runtime.marks import tensors_of
@@ -213,17 +212,12 @@ def _traffic(plan: Plan, averaged: Layout) -> Traffic:
     secure, terms = plan.secure, plan.terms_with(averaged.statistics)
     if secure is None or terms is None:
         return of_update(plan.name, plan.task.codec, averaged)
-    used = replace(
-        quantizer(secure, plan.aggregation),
-        statistics=statistics_of(averaged, terms),
-        noise=terms.noise,
-        divisor=terms.divisor,
-    )
+    used = terms.quantizer_of(statistics_of(averaged, terms))
     values = codecs.linear(plan.task.codec).count(averaged.parameters.elements)
     roster = secure.most_advertisers(plan.cohort)
     largest = -(-roster // secure.groups)
-    noise = reach(largest * share_of(used, secure.rule, values, largest))
-    size = packed_bytes(values + used.extra_lanes, lane_bits(largest, terms.q, noise))
+    bits = used.lane_bits(largest, largest * share_of(used, secure.rule, values, largest))
+    size = packed_bytes(values + used.extra_lanes, bits)
     return of_secure_round(secure.rule.parameters(largest), size, roster)
 
 

@@ -19,12 +19,12 @@ from client_sdk.credentials.canonical import PRIVACY_REPORT
 from client_sdk.extensions import installed_version
 from client_sdk.identity import verify
 from client_sdk.privacy.accounting import epsilon_of
-from client_sdk.protocol.privacy_report import ClipSince, PrivacyReport, PrivateRound, ReportedLedger, SignedReport
+from client_sdk.protocol.privacy_report import PrivacyReport, PrivateRound, ReportedLedger, SignedReport
 from client_sdk.protocol.problems import problem
 from coordinator.engine.privacy import Privacy
 from coordinator.engine.state import RunState
 from coordinator.runtime.core import Core
-from coordinator.runtime.insight.ledgers import view_of
+from coordinator.runtime.insight.ledgers import clips_of, view_of
 from coordinator.runtime.views import round_view
 from coordinator.store.port import CheckpointRow, ContributionRow, Reader, RefusalRow, RunRow
 
@@ -118,7 +118,7 @@ def _report(
         unit="device",
         adjacency="zero-out",
         mechanism=_MECHANISMS[privacy.mechanism],
-        clips=(ClipSince(round=1, clip=privacy.clip),),
+        clips=tuple(clips_of(reader, row.run, privacy)),
         noise=privacy.multiplier(plan),
         delta=privacy.delta,
         epsilon=epsilon_of(rho, privacy.delta),

@@ -58,6 +58,8 @@ REFUSED: dict[str, dict[str, Any]] = {
         "groups": 2,
         "noise": 1.0,
         "divisor": 4,
+        "lowest": 0.5,
+        "highest": 8.0,
         "statistics": (1.0,),
         "move": 0.5,
         "move_each": 0.5,

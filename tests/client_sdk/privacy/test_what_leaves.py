@@ -113,7 +113,7 @@ FIELDS: dict[type[BaseModel], dict[str, str]] = {
     },
 }
 UNDER_MASKS = {
-    "values": NOISED,
+    "values": NOISED,  # and the bit of a clip that adapts, which is made of them
     "weight": INDEPENDENT,  # each device weighs the cap
     "rounding_secret": ABSENT,
     "statistics": ABSENT,
@@ -178,6 +178,10 @@ def test_each_lane_of_a_masked_vector_is_accounted_for() -> None:
         lanes = quantizer.lanes(np.full(4, value, np.float32), weight_of(examples, secure), 20, bytes(32))
         found.append(lanes[4:].tolist())
     assert found == [[1, 1]] * 2, "weight and canary"
+    adapts = replace(quantizer, clip=0.7)
+    assert adapts.bit_lanes == 1, "the lane behind the values has noise, as they have: AttemptHeader.noised"
+    bits = [adapts.lanes(np.full(4, value, np.float32), 1, 20, bytes(32))[4:].tolist() for value in (0.25, 0.5)]
+    assert bits == [[2 * adapts.bit, 1, 1], [0, 1, 1]], "it is all that differs"
     with pytest.raises(BadParameters, match="covers no statistics"):
         replace(quantizer, statistics=(StatisticRange(1, 1.0, False),))
 

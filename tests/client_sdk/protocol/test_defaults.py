@@ -95,6 +95,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "groups": 1,
         "noise": 0.0,
         "divisor": 0,
+        "lowest": 0.0,
+        "highest": 0.0,
         "drop": 0,
         "corrupt_millionths": 0,
         "sigma": 0,
@@ -160,6 +162,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "LeaseView": {"metrics": {}},
     "MetricReport": {"source": "evaluator"},
     "RoundView": {
+        "clip_after": None,
+        "within": None,
         "staleness": (),
         "missed": 0,
         "missed_at": None,

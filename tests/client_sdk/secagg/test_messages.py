@@ -155,6 +155,8 @@ CHANGES: list[dict[str, Any]] = [
     {"groups": 3},
     {"noise": 0.5, "divisor": 3},
     {"noise": 0.5, "divisor": 3, "groups": 3},
+    {"noise": 0.5, "divisor": 3, "lowest": 0.5, "highest": 8.0, "clip": 2.0},
+    {"noise": 0.5, "divisor": 3, "lowest": 0.5, "highest": 8.0, "clip": 2.5, "groups": 3},
     {"revocations": 3},
     {"revocations_digest": digest("another")},
     {"expires_at": 1_800_000_001},

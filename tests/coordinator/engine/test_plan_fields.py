@@ -164,7 +164,7 @@ def others(section: str, field: str) -> Iterator[object]:
             case {"type": "array"}:
                 yield from (["head.*"], ["d1"])
             case {"type": "object", "of": _}:
-                yield from ({}, {"shape": "linear"}, {"last": 0.5, "warmup": 2})
+                yield from ({}, {"shape": "linear"}, {"last": 0.5, "warmup": 2}, {"lowest": 0.1, "highest": 2.0})
             case {"type": "object"}:
                 declared = {name for rule in RULES.values() for name in rule.parameters}
                 declared |= {name for optimizer in SERVER_OPTIMIZERS.values() for name in optimizer.parameters}

@@ -104,6 +104,14 @@ def test_a_model_that_is_too_large_for_exact_buffers_is_refused() -> None:
         ({"privacy": {"epsilon": 1.0}}, "privacy.noise = 4 gives epsilon 4.01 at delta 1e-06 .* set noise = 14.33"),
         ({"privacy": {"clip": 0.0}}, "privacy.clip"),
         ({"privacy": {"delta": 1.0}}, "privacy.delta"),
+        (
+            {"privacy": {"adapt": {"lowest": 0.6, "highest": 1.0}}},
+            "clip .0.5. is that of the first round, and",
+        ),
+        ({"privacy": {"adapt": {"highest": 1.0}}}, "privacy.adapt: a clip that adapts needs lowest"),
+        ({"privacy": {"adapt": {"lowest": 0.1}}}, "needs lowest and highest"),
+        ({"privacy": {"adapt": {"lowest": 0.1, "highest": 1.0, "quantile": 1.0}}}, "privacy.adapt.quantile"),
+        ({"privacy": {"adapt": {"lowest": 0.1, "highest": 1.0, "rate": 0.0}}}, "privacy.adapt.rate"),
         ({"privacy": {"noise": None, "epsilon": 1e-9, "delta": 1e-15}}, "give sums beyond 2.31: lower clip"),
         ({"privacy": {"clip": 60000.0, "noise": 10_000.0}}, "give sums beyond 2.31: lower clip"),
         ({"aggregation": {"weighting": "examples"}}, 'needs aggregation.weighting = "equal"'),
@@ -217,3 +225,34 @@ def test_bad_input_of_the_command_gets_a_sentence(options: str, sentence: str) -
     assert found.exit_code == 1
     assert sentence in found.output
     assert "Traceback" not in found.output
+
+
+def test_a_clip_that_adapts_costs_what_another_does_and_other_plans_keep_their_digest() -> None:
+    usual = plan()
+    adapts = plan(privacy={"adapt": {"lowest": 0.01, "highest": 10.0}})
+    assert usual.privacy is not None
+    assert adapts.privacy is not None
+    assert "adapt" not in usual.privacy.model_dump()
+    assert plan(privacy={"adapt": None}).digest == usual.digest != adapts.digest
+    assert (adapts.privacy.rho(adapts), adapts.privacy.deviation(adapts)) == (
+        usual.privacy.rho(usual),
+        usual.privacy.deviation(usual),
+    )
+    assert (usual.privacy.bit(usual), usual.privacy.after({}, 0.5)) == (0.0, {})
+    assert 0 < adapts.privacy.bit(adapts) <= adapts.privacy.beta(adapts) * 0.5
+
+
+def test_devices_are_told_the_bounds_of_a_clip_and_a_round_moves_the_model_by_the_highest() -> None:
+    one = plan(**MASKED)
+    other = plan(**{**MASKED, "privacy": {**MASKED["privacy"], "adapt": {"lowest": 0.1, "highest": 5.0}}})
+    assert one.terms is not None
+    assert other.terms is not None
+    assert (one.terms.clips, other.terms.clips) == ((0.5, 0.5), (0.1, 5.0))
+    assert other.reach.norm == pytest.approx(10 * one.reach.norm)
+    assert other.privacy is not None
+    assert other.privacy.against_size(other, 50_890) == ""
+    coarse = plan(**{**MASKED, "secure": {**MASKED["secure"], "q": 2}, "privacy": {
+        **MASKED["privacy"], "noise": 50.0, "adapt": {"lowest": 0.1, "highest": 5.0}
+    }})  # fmt: skip
+    assert coarse.privacy is not None
+    assert coarse.privacy.against_size(coarse, 50_890) == ""

@@ -16,19 +16,20 @@ from hypothesis.extra.numpy import arrays
 from client_sdk.tensors import Layout, Manifest, TensorError
 from client_sdk.tensors.exact_sum import ExactSum
 from coordinator.engine.plan import Plan
+from coordinator.folding import validation
 from coordinator.folding.noise import Noise, RoundSeed
 from coordinator.folding.validation import Bounds, measure_blocks
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-65536, max_value=65536)
 
 
-def plan(clip: float = 1.0, noise: float = 1.0, goal: int = 4) -> Plan:
+def plan(clip: float = 1.0, noise: float = 1.0, goal: int = 4, **privacy: Any) -> Plan:
     body: dict[str, Any] = {
         "name": "private",
         "task": {"learner": "a:b"},
         "cohort": {"select": goal, "goal": goal, "most_rounds": 3},
         "aggregation": {"weighting": "equal"},
-        "privacy": {"clip": clip, "noise": noise, "delta": 1e-6},
+        "privacy": {"clip": clip, "noise": noise, "delta": 1e-6, **privacy},
     }
     return Plan.parse(body)
 
@@ -49,6 +50,19 @@ def counted(values: np.ndarray[Any, np.dtype[np.float32]], clip: float, goal: in
     return total
 
 
+ADAPT = {"lowest": 1e-6, "highest": 65536.0}
+
+
+def counted_at(values: np.ndarray[Any, np.dtype[np.float32]], clip: float, now: float, noise: float = 1.0) -> ExactSum:
+    """The same in a round whose clip has come to ``now``: the last value is the bit."""
+    private, layout = plan(clip, noise, adapt=ADAPT), layout_of(values.size)
+    bounds = Bounds.of(private, layout)
+    measures = bounds.at(measure_blocks(lambda: (values,), private, bounds), now)
+    total = ExactSum.of(layout.whole, more=bounds.bits)
+    total.add_blocks(bounds.applied((values,), measures.scale, measures.bit), 1, measures.peak)
+    return total
+
+
 def norm_squared(total: ExactSum) -> int:
     return sum(int(value) ** 2 for value in total.whole_totals())
 
@@ -65,6 +79,33 @@ def test_the_integer_norm_is_at_most_the_clip(values: Any, clip: float, small: f
     exact = [Fraction(float(value)) * 2**32 for value in values]
     if sum(value * value for value in exact) <= (Fraction(clip) * 2**32) ** 2 * Fraction(99, 100):
         assert total.whole_totals().tolist() == [math.trunc(value) for value in exact], "rounded towards zero"
+
+
+@given(
+    values=arrays(np.float32, st.integers(1, 40), elements=FLOATS),
+    clip=st.floats(2.0**-10, 60000.0),
+    now=st.floats(1e-6, 65536.0),
+    small=st.sampled_from([1.0, 1e-6, 1e-12, 1e-30]),
+    noise=st.sampled_from([1e-3, 0.1, 1.0]),
+)
+def test_the_integer_norm_of_values_and_bit_is_at_most_the_plans_clip_whatever_the_rounds(
+    values: Any, clip: float, now: float, small: float, noise: float
+) -> None:
+    values = (values * np.float32(small)).astype(np.float32)
+    total = counted_at(values, clip, now, noise)
+    assert norm_squared(total) <= Fraction(clip) ** 2 * 2**64
+    exact = sum(Fraction(float(value)) ** 2 for value in values)
+    if abs(exact - Fraction(now) ** 2) > Fraction(now) ** 2 / 10**6:
+        assert (int(total.whole_totals()[-1]) > 0) == (exact < Fraction(now) ** 2)
+
+
+def test_values_and_bit_use_the_norm_that_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a seeded bug: values that leave no room for the bit."""
+    values = np.random.default_rng(1).standard_normal(1 << 12).astype(np.float32)
+    least = (Fraction(99, 100) * 2**32) ** 2
+    assert least < norm_squared(counted_at(values, 1.0, 0.3)) <= 2**64
+    monkeypatch.setattr(validation, "kappa_of", lambda beta: 1.0)
+    assert norm_squared(counted_at(values, 1.0, 0.3)) > 2**64
 
 
 def test_many_values_at_the_clip_keep_to_it() -> None:

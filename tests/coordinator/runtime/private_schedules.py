@@ -69,6 +69,8 @@ class Schedule:
     when: When
     what: What
     mechanism: str = "gaussian"
+    adapts: bool = False
+    """Whether the clip does."""
     noise: Noise = field(default_factory=Noise)
     writes: int = 0
     dead: bool = False
@@ -148,7 +150,8 @@ class Schedule:
     def _created(self, world: World) -> None:
         if world.store.run(RUN) is None:
             cohort = {"select": 5, "goal": 3, "most_rounds": MOST}
-            create(world, cohort=cohort, finish={"rounds": ROUNDS}, privacy={"mechanism": self.mechanism})
+            adapt = {"adapt": {"lowest": 0.01, "highest": 10.0}} if self.adapts else {}
+            create(world, cohort=cohort, finish={"rounds": ROUNDS}, privacy={"mechanism": self.mechanism, **adapt})
 
     def _send(self, world: World, device: int, number: int, turn: int) -> None:
         """The update of this device; in another turn, and where one was lost, another one. Late ones are refused."""
@@ -217,9 +220,9 @@ def copied(world: World) -> tuple[MemoryStore, MemoryBlobs]:
     return store, blobs
 
 
-def schedules(*whats: What, mechanism: str = "gaussian") -> Iterator[Schedule]:
+def schedules(*whats: What, mechanism: str = "gaussian", adapts: bool = False) -> Iterator[Schedule]:
     """Each death, followed by each of these; all of them where none is given."""
-    writes = Schedule(0, "before", "restart", mechanism).play()
+    writes = Schedule(0, "before", "restart", mechanism, adapts).play()
     for step in range(1, writes + 1):
         for when in get_args(When):
-            yield from (Schedule(step, when, what, mechanism) for what in whats or get_args(What))
+            yield from (Schedule(step, when, what, mechanism, adapts) for what in whats or get_args(What))

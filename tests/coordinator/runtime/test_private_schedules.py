@@ -26,7 +26,8 @@ def test_a_schedule_without_a_death_is_sound() -> None:
 
 
 def every() -> list[Schedule]:
-    return [*schedules(), *(schedule for name in ("tree", "blt") for schedule in schedules("lose", mechanism=name))]
+    correlated = [schedule for name in ("tree", "blt") for schedule in schedules("lose", mechanism=name)]
+    return [*schedules(), *correlated, *schedules("restart", "lose", adapts=True)]
 
 
 @pytest.mark.slow

@@ -11,7 +11,9 @@ import pytest
 
 from client_sdk.privacy.accounting import epsilon_of, rho_of
 from client_sdk.secagg import device as secure_device
+from client_sdk.secagg.clip_bit import beta_of, next_clip
 from client_sdk.secagg.header import AttemptHeader
+from coordinator.engine.privacy import Privacy
 from coordinator.store.port import LedgerRow, SpendingRow
 from coordinator.verify import verify
 from tests.coordinator.served import RUN, SECTION, Served
@@ -140,3 +142,76 @@ def test_no_list_is_shown_with_a_device_that_has_spent_the_rest_elsewhere_meanwh
     assert found == set(names) or (not world.state.version and found < set(names))
     assert all("it has no room for another round in the ledger phones" in event["reason"] for event in left_out)
     world.close()
+
+
+# ------------------------------------------------------------ a clip that adapts
+
+
+def adaptive(groups: int = 1, devices: int = DEVICES) -> Served:
+    made = Served(devices, dimension=VALUES)
+    for number, phone in enumerate(made.phones):
+        phone.member.weight = 1
+        length = float(np.linalg.norm(phone.member.values))
+        phone.member.values = (phone.member.values * (0.4 if number % 2 else 4.0) / length).astype(np.float32)
+    adapt = {"rate": 0.5, "lowest": 0.2, "highest": 3.0}
+    made.secure_run(
+        **{
+            **PRIVATE,
+            "cohort": {**PRIVATE["cohort"], "select": devices, "goal": devices, "most_rounds": 2},
+            "finish": {"rounds": 2},
+            "secure": {**PRIVATE["secure"], "groups": groups},
+            "privacy": {**PRIVATE["privacy"], "noise": 0.05, "adapt": adapt},
+        }
+    )
+    return made
+
+
+def one_round(world: Served) -> None:
+    for phone in world.phones:
+        phone.head, phone.sent, phone.through = None, False, False
+    world.begin()
+    world.play()
+
+
+@pytest.mark.parametrize(("groups", "devices"), [(1, DEVICES), (2, 10)])
+def test_a_clip_follows_bits_under_masks_and_each_header_names_it(groups: int, devices: int) -> None:
+    world, clip, headers = adaptive(groups, devices), CLIP, list[AttemptHeader]()
+    try:
+        for number in (1, 2):
+            before = world.checkpoint(RUN)["w"].astype(np.float64)
+            one_round(world)
+            shown = [e.body["header"] for e in events(world) if e.kind == "Announced"]
+            headers = [AttemptHeader.parse(bytes.fromhex(header)) for header in shown]
+            assert headers[-1].clip == clip
+            assert (headers[-1].lowest, headers[-1].highest, headers[-1].max_norm) == (0.2, 3.0, CLIP)
+            (small,) = [e.body["small"] for e in events(world) if e.kind == "Committed" and e.body["round"] == number]
+            honest = groups * 2
+            spread = 0.05 * math.sqrt(groups * devices / honest) / (2 * beta_of(0.05, devices) * devices)
+            assert abs(small["within"] - 0.5) < 5 * spread, "every second update was within the clip"
+            values = np.array([phone.member.values.astype(np.float64) for phone in world.phones])
+            lengths = np.linalg.norm(values, axis=1, keepdims=True)
+            mean = (values * np.minimum(1.0, clip / lengths)).mean(axis=0)
+            step = world.checkpoint(RUN)["w"] - before
+            along = float(step @ mean / (mean @ mean))
+            assert along == pytest.approx(1.0, abs=0.35), "in units of the model, whatever the clip"
+            wanted = next_clip(clip, small["within"], quantile=0.5, rate=0.5, lowest=0.2, highest=3.0)
+            assert small["clip"] == wanted != clip
+            clip = wanted
+        assert list(verify(world.store, world.blobs)) == []
+    finally:
+        world.close()
+    assert len({header.clip for header in headers}) == 2
+
+
+def test_a_header_with_the_clip_of_another_round_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A seeded bug: the first clip in each header, to which devices then scale their updates."""
+    monkeypatch.setattr(Privacy, "clip_after", lambda self, small: self.clip)
+    world = adaptive()
+    try:
+        for _ in range(2):
+            one_round(world)
+        monkeypatch.undo()
+        said = [str(one) for one in verify(world.store, world.blobs)]
+    finally:
+        world.close()
+    assert any("its header has the clip 0.8, and it is" in one for one in said)

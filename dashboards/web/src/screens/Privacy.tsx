@@ -35,6 +35,11 @@ function Private({ run }: { run: RunView }) {
       <Panel title="Epsilon by round" note={forecast(told.data)}>
         <Spent told={told.data} />
       </Panel>
+      {run.privacy?.within != null && (
+        <Panel title="Clip by round" note={`about ${Math.round(100 * Math.min(1, Math.max(0, run.privacy.within)))} % of the last updates were within theirs`}>
+          <Clips told={told.data} last={run.round} />
+        </Panel>
+      )}
       <MetricCurves found={curves(rounds.data ?? [], metrics.data ?? [])} planned={planned} run={run} />
       <Ledger told={told.data} />
       <Tenths told={told.data} />
@@ -113,6 +118,38 @@ function Spent({ told }: { told: RunPrivacy }) {
                 },
               ]
             : []),
+        ],
+      })}
+    />
+  );
+}
+
+function Clips({ told, last }: { told: RunPrivacy; last: number }) {
+  const clips = told.clips;
+  return (
+    <Chart
+      label="The most that one update counts, by round"
+      version={`${clips.length} ${last}`}
+      height={264}
+      rows={[...clips].reverse()}
+      rowKey={(row) => `${row.round}`}
+      columns={[
+        { name: "from round", cell: (row) => count(row.round), figures: true },
+        { name: "clip", cell: (row) => metric(row.clip), figures: true },
+      ]}
+      option={(paint) => ({
+        xAxis: axis(paint, { type: "value", name: "round", nameLocation: "middle", nameGap: 24, minInterval: 1, min: 1, splitLine: { show: false } }),
+        yAxis: axis(paint, { type: "log", axisLabel: { color: paint("muted"), formatter: metric } }),
+        series: [
+          {
+            type: "line",
+            name: "clip",
+            step: "end",
+            data: [...clips.map((one) => [one.round, one.clip]), [Math.max(last, clips.at(-1)?.round ?? 1), clips.at(-1)?.clip ?? 0]],
+            symbol: "none",
+            itemStyle: { color: paint("series-1") },
+            lineStyle: { width: 2.2 },
+          },
         ],
       })}
     />
