@@ -18,6 +18,7 @@ from client_sdk.secagg.memory import Memory
 from tests.client_sdk.flower.apps import write_app
 from tests.client_sdk.flower.real_runs import DeviceProcess, RealRun, node_id
 from tests.coordinator.service.conftest import Server
+from tests.rotating import taking_turns
 
 pytestmark = pytest.mark.slow
 
@@ -114,7 +115,7 @@ def test_it_serves_says_what_it_does_and_stops(server: Server, app: Path, tmp_pa
         assert time.monotonic() - began < 10
 
 
-@pytest.mark.parametrize("when", list(DIES))
+@pytest.mark.parametrize("when", taking_turns(*DIES))
 def test_killed_at_any_step_a_message_changes_its_state_once(
     when: str, server: Server, app: Path, tmp_path: Path
 ) -> None:
