@@ -31,6 +31,7 @@ from tests.coordinator.datacenter.agents import (
     write_learner,
 )
 from tests.coordinator.service.conftest import Server
+from tests.rotating import on_day
 
 pytestmark = [pytest.mark.datacenter, pytest.mark.slow]
 
@@ -64,6 +65,7 @@ def quorate(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
+@on_day(0, of=2)
 def test_a_run_whose_fleet_dies_goes_on_in_the_datacenter_and_equals_its_training(
     tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

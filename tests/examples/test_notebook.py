@@ -12,6 +12,7 @@ import pytest
 from nbclient import NotebookClient
 
 from simulation.datasets import DataUnavailable, load
+from tests.rotating import on_day
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "simulate.ipynb"
 
@@ -50,7 +51,7 @@ def test_it_names_nothing_of_the_machine_it_was_run_on() -> None:
         assert "site-packages" not in found
 
 
-@pytest.mark.slow
+@on_day(1, of=2)
 @pytest.mark.service
 def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     try:

@@ -14,6 +14,7 @@ import pytest
 from client_sdk.data import load_data
 from coordinator.engine.plan import Plan
 from tests.client_sdk.commands.run_cli import quorate
+from tests.rotating import on_day
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -62,7 +63,7 @@ def test_new_overwrites_and_hides_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_a_new_project_works_as_its_readme_says(tmp_path: Path) -> None:
     folder = tmp_path / "wards"
     assert quorate("new", str(folder)) == 0
