@@ -14,6 +14,7 @@ from client_sdk.learning.group import Group
 from examples.parallel import channel, embedding, experts, pipeline, spatial
 from examples.parallel.embedding import Found
 from tests.coordinator.datacenter.ranks import together
+from tests.rotating import taking_turns
 
 EXAMPLES = {
     "rows of images": spatial.difference,
@@ -59,7 +60,7 @@ def without_an_exchange() -> dict[str, float]:
 
 @pytest.mark.slow
 @pytest.mark.datacenter
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("world", taking_turns(2, 4))
 def test_what_is_divided_trains_as_one_process_does(world: int) -> None:
     for differences, table, refused, broken in together(world, divided):
         assert {name: far for name, far in differences.items() if far > 1e-14} == {}
