@@ -35,6 +35,7 @@ from tests.conftest import SOAK_SECONDS
 from tests.coordinator.secure.world import STAGES
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.verify.history import violations
+from tests.rotating import on_day
 
 pytestmark = [pytest.mark.slow, pytest.mark.service]
 
@@ -186,6 +187,7 @@ def pauses(seed: int, least_s: float, most_s: float) -> Iterator[float]:
         yield draw.uniform(least_s, most_s)
 
 
+@on_day(1, of=2)
 def test_rounds_commit_though_devices_vanish_and_the_coordinator_is_killed(tmp_path: Path) -> None:
     print(f"KILLS_SEED={SEED}")
     killed = Killed(tmp_path, SEED)

@@ -26,6 +26,7 @@ from tests.client_sdk.secagg.fleet import POLICY, Member, expected
 from tests.coordinator.served import SECTION, digest_of
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.devices import Device, plan
+from tests.rotating import on_day
 
 pytestmark = [pytest.mark.slow, pytest.mark.service]
 
@@ -136,6 +137,7 @@ class Killed:
         return stage
 
 
+@on_day(0, of=2)
 def test_a_coordinator_that_is_killed_in_every_exchange_goes_on_with_the_same_attempt(tmp_path: Path) -> None:
     world = Killed(tmp_path / "data")
     try:
