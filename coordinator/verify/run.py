@@ -140,10 +140,9 @@ class RunChecks:
         stored_seeds = reader.messages(row.run, list(seeds.values()))
         self._seeds = {number: stored_seeds.get(digest) for number, digest in seeds.items()}
         messages = reader.message_rounds(row.run)
-        last_forgotten = forgotten_rounds(replay)
         yield from self._against_noise(reader, replay, log, messages)
         for number, digest in seeds.items():
-            if messages.get(digest) == number and number > last_forgotten:
+            if messages.get(digest) == number:  # also of a round that is over: it is deleted after its end
                 del messages[digest]
         yield from against_messages(messages, logged, left)
         small: Small = {}

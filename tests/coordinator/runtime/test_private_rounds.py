@@ -17,6 +17,7 @@ from client_sdk.tensors.exact_sum import ExactSum
 from coordinator.blobs import MemoryBlobs
 from coordinator.commands.tables import print_run
 from coordinator.folding.noise import Noise, RoundSeed
+from coordinator.runtime.commits import Commits
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import Json, MessageRow, StoreError
 from coordinator.verify import verify
@@ -143,6 +144,15 @@ def test_the_seed_goes_with_the_updates(world: World) -> None:
     assert seeds(world).keys() == {2, 3} or seeds(world).keys() == {3}
     for number in {1, 2, 3} - seeds(world).keys():
         assert not any(world.blobs.has(row.digest) for row in world.store.contributions("marks", number))
+    assert violations(world) == []
+
+
+def test_repro_verify_names_no_seed_that_is_about_to_be_deleted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round that has just ended, with no retention: its seed goes with its updates, by a task of its own."""
+    monkeypatch.setattr(Commits, "discard", lambda *_: None)
+    create(world, retention={"rounds": 0})
+    world.play_round(1)
+    assert seeds(world).keys() == {1}
     assert violations(world) == []
 
 
