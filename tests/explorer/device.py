@@ -50,10 +50,12 @@ from client_sdk.protocol.secure import SecureSigned, SecureWait
 from client_sdk.secagg.actions import Keep
 from tests.explorer.certifying import PERSON_S, UNCERTIFIED, certify
 from tests.explorer.faults import Broken
+from tests.explorer.follow import TrackedRun
 from tests.explorer.holders import Holder, holder_of, token_of
 from tests.explorer.leaving import leaving, try_again
 from tests.explorer.network import Network
 from tests.explorer.plans import KEEPS, LEARNER
+from tests.explorer.private import require_paid
 from tests.explorer.request import Answer
 from tests.explorer.secure.part import SecurePart
 from tests.explorer.sender import RequestSender
@@ -97,6 +99,10 @@ class ExplorerDevice:
         self._sent: dict[tuple[str, str, int, int], str] = {}
         self.trained_from: list[tuple[str, str, int, int]] = []
         """(id, run, round, round of the state that it began with), of plans by which devices keep one; 0: none."""
+        self.told: dict[str, set[tuple[int, str]]] = {}
+        """Run -> (round, digest) of each answer that has left it, of runs with noise."""
+        self._is_set_back = False
+        """Whether the coordinator's folder was set back."""
         self._is_copied = False
         """Whether its storage was copied or set back, so that nobody can say which state it should have."""
         halves = {KEEPS["name"]: "1"} if world.shape.plan.get("strategy") == KEEPS else {}
@@ -146,6 +152,14 @@ class ExplorerDevice:
             return
         self.world.agenda.after(back_after_s, self._come_back)
 
+    def restart(self) -> None:
+        """Its process dies, and another one starts at once. Rounds that it was in may come again."""
+        if self.up and self._session is not None:
+            self._session.close()
+        self.up, self.life = False, self.life + 1
+        self._is_set_back = True
+        self.start()
+
     def leave(self) -> None:
         """Its owner takes it out of the coordinator, which forgets it; later it comes back as a new device. Somebody
         tries whether its old identity still works."""
@@ -168,7 +182,8 @@ class ExplorerDevice:
         self._leaves = False
         self.former.append(self.storage)
         self.holder = holder_of(f"device-{self.number}-{len(self.former)}")
-        self.storage = MemoryStorage()
+        self.storage, ledger = MemoryStorage(), self.storage.ledger
+        self.storage.ledger = ledger  # that of its data goes on
         self.sender = RequestSender(self.world, self._network, self.holder)
         self._copies, self._sent = [], {}
         if self.world.shape.secure:
@@ -182,9 +197,10 @@ class ExplorerDevice:
             self.storage, self._is_copied = self._copies[0], True
             self.world.log(f"{self.name} is set back, with its memory of secure rounds")
         elif self._copies and self.world.strikes("device-old-record", self.name):
-            memory = self.storage.load_secure()
+            memory, ledger = self.storage.load_secure(), self.storage.ledger
             self.storage, self._is_copied = copy_of(self.world.chance.pick("copy", self._copies)), True
             self.storage.keep(lambda _: memory)
+            self.storage.ledger = ledger
             self._sent.clear()
             self.world.log(f"{self.name} comes back with an older copy of its record")
         else:
@@ -292,7 +308,10 @@ class ExplorerDevice:
                 update = action.update if isinstance(action, Send) else None
                 body = self._update(action, update) if update and isinstance(action, Send) else b""
                 if isinstance(action, Send) and action.octets is not None and self.secure is not None:
-                    action = self.secure.sent(action, self.storage.load_secure())
+                    memory = self.storage.load_secure()
+                    if action.path.get("stage") == "mask" and (attempt := self.secure.attempt_of(action, memory)):
+                        self._tells(str(action.path["run"]), int(action.path["round"]), attempt)
+                    action = self.secure.sent(action, memory)
                     body = action.octets or b""
                 held = isinstance(action, Send) and isinstance(action.message, CheckIn | SecureWait)
                 broken = held and world.shape.http and world.stormy and world.chance.unit("breaks") < BROKEN
@@ -344,10 +363,31 @@ class ExplorerDevice:
             int(action.path["round"]),
             int(action.path["attempt"]),
         )
-        again = (place[1], place[2], place[0]) in self.world.asked_again
+        again = self._is_set_back or (place[1], place[2], place[0]) in self.world.asked_again
         if self._sent.setdefault(place, digest) != digest and not again:
             raise Broken("receipt", f"{self.name} sends other bytes than before in {place}")
+        self._tells(place[1], place[2], digest)
         return self.storage.update(digest).read()
+
+    def _tells(self, run: str, round: int, answer: str) -> None:
+        """An answer leaves the device. In a run with noise its own ledger has it."""
+        record = self.storage.load()
+        if record is None or record.assignment is None or record.assignment.privacy is None:
+            return
+        told = self.told.setdefault(run, set())
+        told.add((round, answer))
+        terms = record.assignment.privacy
+        require_paid(self.name, self.storage.ledger, run, told, 1 / (2 * terms.noise**2))
+
+    def may_take_part(self, run: TrackedRun) -> bool:
+        """Whether the device, and the run with noise, allow that it is drawn for the run now."""
+        private, mine = run.private, [one for one in self.storage.ledger.spent if one.last.run == run.run]
+        knows = run.plan["task"]["learner"] in self._offer.learners
+        if private is None or self.dead or not knows or self.holder.id in private.out(run.version):
+            return False
+        last = max((one.last.version for one in mine), default=-private.apart)
+        rests = last < run.version < last + private.apart
+        return sum(one.rounds for one in mine) < private.answers and not rests
 
     def _answered(self, ticket: tuple[int, int], action: Send | Fetch, answer: Answer) -> None:
         at = self.sender.now()
@@ -446,7 +486,7 @@ def copy_of(storage: MemoryStorage) -> MemoryStorage:
     twin = MemoryStorage()
     record = storage.load()
     twin._record, twin._updates, twin._history = record, dict(storage._updates), list(storage._history)
-    twin._secure = storage._secure
+    twin._secure, twin.ledger = storage._secure, storage.ledger
     twin._states = copy.deepcopy(storage._states)
     return twin
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -38,13 +38,14 @@ def eligible(run: TrackedRun, rows: Iterable[WaitingRow], unfit: Container[str] 
     """The rows of devices that the run may use. ``unfit``: those that it may not; None: by the log so far."""
     left_out = run.unfit if unfit is None else unfit
     fit = (row for row in rows if row.device not in left_out)
-    return [row for row in fit if fits(run.plan, _learners(row.offer), row.examples)]
+    return [row for row in fit if fits(run, *_offered(row.offer), row.examples)]
 
 
 @lru_cache(maxsize=64)
-def _learners(offer: str) -> frozenset[str]:
-    """The learners that a device has, from its row in the pool."""
-    return frozenset(json.loads(offer)["learners"])
+def _offered(offer: str) -> tuple[frozenset[str], Mapping[str, int]]:
+    """The learners that a device has, and in which runs it rests, from its row in the pool."""
+    found = json.loads(offer)
+    return frozenset(found["learners"]), dict(found["policy"].get("rests", ()))
 
 
 def drawn(durable: Durable, run: TrackedRun, event: EventRow, waiting: list[WaitingRow]) -> None:
@@ -92,7 +93,7 @@ def known_of(run: TrackedRun, device: str, reads: tuple[str, ...]) -> list[float
             known["selected"], known["last_round"] = (known["selected"] or 0) + 1, ending.round
         if (report := ending.reports.get(device)) is not None:
             body: dict[str, Any] = report.body
-            known["loss"], known["seconds"] = body["metrics"]["loss"], max(0.0, report.at - ending.drawn_at)
+            known["loss"], known["seconds"] = body["metrics"].get("loss"), max(0.0, report.at - ending.drawn_at)
     return [known[name] for name in reads]
 
 

@@ -11,7 +11,7 @@ import hashlib
 import os
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, Self, cast
@@ -24,6 +24,8 @@ EACH_S = 2.0
 """Seconds between two looks for a file whose bit may flip."""
 BACK_S = (0.6, 4.0, 20.0, 90.0)
 """After how many seconds at most the right bytes are stored again, in the storm: one of these."""
+DIED = 0.7
+"""How often one flips, in private rounds, when a process dies while it makes a model."""
 READS = 4
 """How many reads of a blob a flip may precede."""
 DAMAGED = ".damaged"
@@ -71,6 +73,13 @@ class Flips:
         self._reads[digest] += 1
         if self._reads[digest] <= READS and reader.strikes("bit-flip", where):
             self._flip(self._file(digest))
+
+    def died(self, digests: Sequence[str]) -> None:
+        """A process has died while it made a model of these updates: one of them may be damaged when it starts again,
+        and the round has another list."""
+        world = self._world
+        if digests and world.shape.private and world.stormy and world.chance.strikes("bit-flip", "died", DIED):
+            self._flip(self._file(self._world.chance.pick("flipped", digests)))
 
     def _flip(self, file: Path) -> None:
         if not file.is_file() or not (data := bytearray(file.read_bytes())):

@@ -161,6 +161,8 @@ class TrackedRun(SecureFollowing, CenterFollowing, BufferedFollowing):
                 self._lost(event, body)
             case "Withdrew" | "UpdateRefused":
                 return self._has_left(event, body)
+            case "Seeded":
+                self._seeded(event, body)
             case "Committed":
                 return self._committed(event, body)
             case "CommitFailed":
@@ -235,6 +237,8 @@ class TrackedRun(SecureFollowing, CenterFollowing, BufferedFollowing):
         self.waiting, self.began, self.reports = 0, set(), {}
         self.lost, self.asked_again, self.reopened = set(), set(), False
         self.secure, self.advancing = None, ""
+        if self.private is not None:
+            self.private.opens()
         self.barred = {device: until for device, until in self.barred.items() if until > self.round}
         recent = {
             device: {dealer: last for dealer, last in of.items() if last > self.round - DISPUTE_ROUNDS}
@@ -363,6 +367,17 @@ class TrackedRun(SecureFollowing, CenterFollowing, BufferedFollowing):
             self.phase, self.reopened = "collecting", True
             self.set_deadline(self.drawn_at + self.plan["cohort"]["collect_s"])
 
+    def _seeded(self, event: EventRow, body: dict[str, Any]) -> None:
+        """The noise of a closed round has a seed, one for the whole round, and its list is paid for."""
+        private = self.private
+        if private is None or self.phase != "committing" or private.seed not in ("", body["digest"]):
+            raise self._odd(event, f"the run is {self.phase}")
+        private.seed = body["digest"]
+        if out := [device for device in self.reported if private.is_spent(device)]:
+            raise Broken("ledger", f"round {self.round} of {self.run} counts {out}, who have no room in the ledger")
+        if not private.debit(self.reported):
+            raise self._odd(event, "this list was paid for before")
+
     def _committed(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
         if self.phase != "committing":
             raise self._odd(event, f"the run is {self.phase}")
@@ -374,10 +389,18 @@ class TrackedRun(SecureFollowing, CenterFollowing, BufferedFollowing):
         if self.plan.get("strategy", {}).get("name") == STRATEGY["name"]:
             said = [(weight, _metrics(self.reports[one])) for one, (_, weight) in self.reported.items()]
             self.mu.committed((weight, metrics["loss"]) for weight, metrics in said if "loss" in metrics)
+        private = self.private
+        if private is not None and self.kind == "federated":
+            if frozenset((device, digest) for device, (digest, _) in self.reported.items()) not in private.lists:
+                raise Broken("ledger", f"round {self.round} of {self.run} was committed before it was paid for")
+            private.committed(self.round, self.reported, self.version + 1)
         return self._advance(body)
 
     def _commit_failed(self, reason: str) -> list[RoundEnding]:
-        """Only where an update is damaged, and by its name; of a run that was stopped, also another file."""
+        """Only where an update is damaged, and by its name; of a run that was stopped, also another file; and where a
+        device of a private round has no room for it in the ledger."""
+        if self.private is not None and any(self.private.is_spent(device) for device in self.reported):
+            return self._abandon()
         damaged = {digest for digest in self.flipped if digest in reason}
         if damaged.isdisjoint(digest for digest, _ in self.reported.values()) and not (
             damaged and self.ending == "stopped"

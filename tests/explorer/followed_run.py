@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -13,6 +14,7 @@ import numpy as np
 
 from coordinator.store.port import EventRow, RunRow
 from tests.explorer.faults import Broken
+from tests.explorer.private import PrivateAccount, Spent
 from tests.explorer.round_ending import RoundEnding
 from tests.explorer.secure.account import SecureAccount, fewest_of
 
@@ -167,6 +169,10 @@ class FollowedRun:
     """Of a secure round, from the draw to its end."""
     marks: dict[bytes, set[str]] = field(default_factory=dict)
     """Model -> devices that have signed on it, by the logs of all runs: they contribute to it no more."""
+    spent: Spent = field(default_factory=lambda: defaultdict(dict))
+    """What devices have lost in each ledger, by the logs of all runs."""
+    private: PrivateAccount | None = None
+    """Of a run with noise."""
     declined: set[str] = field(default_factory=set)
     """Devices that take part in no round of this run on this model any more, without having signed on it."""
     made_in: int = 0
@@ -217,6 +223,7 @@ class FollowedRun:
     def __post_init__(self) -> None:
         self.run, self.plan = self.row.run, self.row.plan
         self.scores = Scores(self.plan["finish"])
+        self.private = PrivateAccount.of(self.run, self.plan, self.spent)
 
     @property
     def left(self) -> set[str]:
@@ -237,7 +244,8 @@ class FollowedRun:
     @property
     def unfit(self) -> set[str]:
         """Devices that cannot be drawn for a round on this checkpoint."""
-        return self.marks.get(self.tensors, set()) | self.declined | self.barred.keys()
+        unfit = self.marks.get(self.tensors, set()) | self.declined | self.barred.keys()
+        return unfit if self.private is None else unfit | self.private.out(self.version)
 
     def set_deadline(self, at: float | None) -> None:
         """A phase begins, which ends at this time at the latest."""

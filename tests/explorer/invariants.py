@@ -25,7 +25,8 @@ from coordinator.verify import verify
 from tests.explorer.durable import Durable
 from tests.explorer.faults import Broken
 from tests.explorer.follow import TrackedRun
-from tests.explorer.marks import Made, Register, marks_in, next_model, what_went_wrong
+from tests.explorer.marks import Made, Register, marks_in, moved, next_model, what_went_wrong
+from tests.explorer.private import Streams
 from tests.explorer.request import SentRequest
 from tests.explorer.round_ending import RoundEnding, means, scores_of
 
@@ -41,6 +42,7 @@ INVARIANTS: dict[str, str] = {
     "whole-blob": "5. No reader sees a checkpoint without its complete blob.",
     "unmasked": "6. Nothing unmasked is stored, and no rebuilt secret.",
     "ledger": "7. The privacy ledger holds what models tell.",
+    "noise": "No stream of noise is in two sums, and a sum has one stream of noise.",
     "ack-durable": "8. Acknowledged is durable.",
     "same-bits": "10. The same set of encoded updates gives the same bits.",
     "liveness": "11. With enough live devices some round commits in bounded time.",
@@ -92,7 +94,7 @@ def begun(durable: Durable, run: TrackedRun) -> None:
     whole(durable, first.digest, first.bytes, "the first checkpoint")
 
 
-def round_ended(register: Register, durable: Durable, run: TrackedRun, ending: RoundEnding) -> None:
+def round_ended(streams: Streams, register: Register, durable: Durable, run: TrackedRun, ending: RoundEnding) -> None:
     """Checks all rows about a round that has ended."""
     store, number = durable.store, ending.round
     row = store.round(run.run, number)
@@ -135,7 +137,7 @@ def round_ended(register: Register, durable: Durable, run: TrackedRun, ending: R
     if ending.kind == "datacenter":
         trained(register, run, ending)
     elif ending.kind in PLAIN:
-        refolded(register, durable, run, ending)
+        refolded(streams, register, durable, run, ending)
 
 
 def trained(register: Register, run: TrackedRun, ending: RoundEnding) -> None:
@@ -147,8 +149,8 @@ def trained(register: Register, run: TrackedRun, ending: RoundEnding) -> None:
         )
 
 
-def refolded(register: Register, durable: Durable, run: TrackedRun, ending: RoundEnding) -> None:
-    """The committed model equals the sum of its updates, each once, computed here again."""
+def refolded(streams: Streams, register: Register, durable: Durable, run: TrackedRun, ending: RoundEnding) -> None:
+    """The committed model equals the sum of its updates, each once, with its noise, computed here again."""
     rule = run.plan["aggregation"]
     parent = durable.store.checkpoint(run.run, ending.version - 1)
     if parent is None:
@@ -163,9 +165,14 @@ def refolded(register: Register, durable: Durable, run: TrackedRun, ending: Roun
             was = f"was made from {made.parent[:8]}, not from {begun_with[:8]}"
             raise Broken("parent", f"{device}'s update in round {ending.round} of {run.run} {was}")
     model, found = marks_in(read(durable, parent.digest)), marks_in(read(durable, ending.digest))
-    wanted = next_model(model, ending, register.made, rule, run.moments)
+    if run.private is None:
+        wanted = next_model(model, ending, register.made, rule, run.moments)
+    else:
+        updates = [register.made[digest] for digest, _ in ending.reported.values()]
+        mean = run.private.mean(streams, ending.round, parent.digest, updates, len(model))
+        wanted = moved(model, mean, rule, run.moments)
     if found.tobytes() != wanted.tobytes():
-        added = rule["rule"] == "mean" and rule["server_optimizer"] == "average"
+        added = rule["rule"] == "mean" and rule["server_optimizer"] == "average" and run.private is None
         name = what_went_wrong(model, found, ending, register.made) if added else "same-bits"
         wrong = [int(lane) for lane in np.flatnonzero(found != wanted)][:6]
         shown = ", ".join(f"lane {lane}: {found[lane]:.9g}, not {wanted[lane]:.9g}" for lane in wrong)
@@ -198,6 +205,21 @@ def rows_agree(durable: Durable, run: TrackedRun, *, moved: bool = True) -> None
         raise Broken("one-end", f"round {run.round} of {run.run} is {run.phase}, its row says {row and row.status}")
     if store.checkpoint(run.run, run.version) is None or store.checkpoint(run.run, run.version + 1) is not None:
         raise Broken("line", f"the line of {run.run} does not end at version {run.version}")
+
+
+def paid(durable: Durable, run: TrackedRun) -> None:
+    """The ledger has what the log of a private run says; the seed of the round under way is stored, and the keys of the
+    rounds before where its noise takes them, as long as the run goes on."""
+    private, store = run.private, durable.store
+    if private is None:
+        return
+    private.require_rows(store)
+    if private.seed and run.phase == "committing" and private.seed not in store.messages(run.run, [private.seed]):
+        raise Broken("noise", f"the seed of round {run.round} of {run.run} is not stored")
+    privacy = private.plan.privacy
+    wanted = private.noise if privacy is not None and privacy.correlated and not run.over else []
+    if store.noise_keys(run.run) != wanted:
+        raise Broken("noise", f"{run.run} has not the keys of the noise of its {len(wanted)} rounds")
 
 
 def spooled(durable: Durable, run: TrackedRun, only: str | None = None) -> None:
@@ -320,6 +342,9 @@ def retained(register: Register, durable: Durable, run: TrackedRun, ended: int) 
             raise Broken(
                 "retention", f"an update made for round {made.round} of {run.run} is stored after round {ended}"
             )
+    for number in durable.store.message_rounds(run.run).values():
+        if run.private is not None and 0 < number < oldest:
+            raise Broken("retention", f"the seed of round {number} of {run.run} is stored after round {ended}")
 
 
 def optimizer_states(durable: Durable, run: TrackedRun, ended: int) -> None:
@@ -366,6 +391,9 @@ def still_retained(durable: Durable, run: TrackedRun) -> None:
         ending = run.ended.get(number)
         if ending is None or not ending.committed or ending.kind not in PLAIN:
             continue
+        seed = "" if run.private is None else run.private.seeds[number]
+        if seed and seed not in durable.store.messages(run.run, [seed]):
+            raise Broken("retention", f"the seed of round {number} of {run.run} was deleted early")
         for device, (digest, _) in ending.reported.items():
             if not durable.has(digest):
                 raise Broken("retention", f"the update of {device} in round {number} of {run.run} was deleted early")

@@ -24,8 +24,9 @@ from client_sdk import codecs
 from client_sdk.chance import blake2b_word
 from client_sdk.protocol.devices import Score, Task, Work
 from client_sdk.tensors import Tensors, read_header, to_bytes
-from client_sdk.update import Update, encode_update
-from tests.explorer.plans import LEARNER
+from client_sdk.update import Update, encode_update, report_of
+from client_sdk.update import body_of as report_body
+from tests.explorer.plans import LEARNER, SHORT
 from tests.explorer.round_ending import RoundEnding
 from tests.explorer.shape import Shape
 
@@ -92,8 +93,13 @@ class Register:
         work = Work(steps=steps, steps_planned=STEPS, epochs=1.0, examples_seen=examples, complete=not partial)
         scored = Score(examples=examples + number % 4, metrics={"accuracy": (1 + number % 7) / 8})
         update = Update({"marks": values}, examples, work=work, metrics={"loss": 1.0 + variant}, held_out=scored)
-        body = encode_update(update, codec, run, round, attempt)
-        self.made[hashlib.sha256(body).hexdigest()] = Made(run, round, lanes, parent, examples, scored.examples)
+        if self._shape.private:
+            report = report_of(update, codec, run, round, attempt, private=True)
+            encoded = codecs.get(codec).encode(update.delta, codecs.Origin(seed=0, round=round, device="", plan=""))
+            body, said = report_body(encoded, report), (report.examples, 0)
+        else:
+            body, said = encode_update(update, codec, run, round, attempt), (examples, scored.examples)
+        self.made[hashlib.sha256(body).hexdigest()] = Made(run, round, lanes, parent, *said)
         self.bodies.setdefault((run, round), []).append(body)
         return body
 
@@ -108,7 +114,8 @@ class Register:
         """The values of an update by lane; the others are zero. ``parent``: digest of what the device read."""
         devices = self._shape.devices
         lanes = {number * ROUNDS + round % ROUNDS: mark}
-        if self._shape.plan["aggregation"]["clip_norm"] is None:
+        plan = self._shape.plan
+        if plan["aggregation"]["clip_norm"] is None and plan.get("privacy", {}).get("clip") != SHORT:
             for place in range(SHARED):
                 value = ((number + 1) * 0.377 + round * 0.113 + variant * 0.0171 + place * 0.59) % 1.7 - 0.8
                 lanes[devices * ROUNDS + place] = float(np.float16(value) if "16" in codec else np.float32(value))

@@ -6,7 +6,7 @@ so the caller leaves out answers that were suspended on the way.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -91,21 +91,24 @@ def waits(world: World, runs: Iterable[TrackedRun], message: CheckIn | WorkerPol
     window, settings = (answer.min_s, answer.max_s), world.settings
     if window not in (SOON, (settings.pace_min_s, settings.pace_max_s)) or not answer.reason:
         raise Broken("offer", f"a peer shall wait for {window} s: {answer.reason!r}")
-    running = [run.plan for run in runs if run.status == "running"]
+    running = [run for run in runs if run.status == "running"]
     if isinstance(message, CheckIn):
-        useful = any(fits(plan, message.learners, message.examples) for plan in running)
+        rests = dict(message.policy.rests)
+        useful = any(fits(run, message.learners, rests, message.examples) for run in running)
     else:
-        asked_for = [plan["datacenter"]["data"] for plan in running if "datacenter" in plan]
+        asked_for = [run.plan["datacenter"]["data"] for run in running if "datacenter" in run.plan]
         useful = not asked_for or any(data in message.data for data in asked_for)
     if window == SOON and not useful:
         raise Broken("offer", f"no run may use this peer, and it shall ask again at once: {answer.reason}")
 
 
-def fits(plan: dict[str, Any], learners: Container[str], examples: int) -> bool:
-    """Whether the plan may use a device that has these learners and says that it has so many examples: in the secure
-    rounds of these schedules, whose plans do not go by sizes, none."""
+def fits(run: TrackedRun, learners: Container[str], rests: Mapping[str, int], examples: int) -> bool:
+    """Whether the run may use a device that has these learners, takes no part in runs until their model has the version
+    that ``rests`` says, or never (-1), and says that it has so many examples: in the secure rounds of these schedules,
+    whose plans do not go by sizes, none."""
+    plan, until = run.plan, rests.get(run.run, 0)
     least = plan["cohort"]["min_examples"] if plan.get("secure") is None else 0
-    return plan["task"]["learner"] in learners and examples >= least
+    return plan["task"]["learner"] in learners and examples >= least and 0 <= until <= run.version
 
 
 def serves(plan: dict[str, Any], poll: WorkerPoll) -> bool:

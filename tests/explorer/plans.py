@@ -17,6 +17,9 @@ OTHERS = ("power-of-choice", "oort", "cyclic", "fixed", "poisson")
 """Selections of some plans; the first goes with equal weights only."""
 STRATEGY = {"name": "adaptive-mu", "parameters": {"patience": 1}}
 """One that has a small state, and reads what devices report."""
+MECHANISMS = ("gaussian", "gaussian", "tree", "blt")
+SHORT = 0.5
+"""A clip to which every update is scaled."""
 KEEPS = {"name": "ditto", "parameters": {"lambda": 0.5}}
 """One by which devices keep a state from round to round."""
 
@@ -112,6 +115,35 @@ def buffered(chance: Chance, plan: dict[str, Any], devices: int) -> dict[str, An
     finish = {"rounds": chance.pick("buffered-rounds", (4, 6, 8)), "abandoned": plan["finish"]["abandoned"]}
     task = {**plan["task"], "score_held_out": False}
     return {**kept, "task": task, "cohort": {**cohort, "goal": goal}, "finish": finish, "buffered": section}
+
+
+def private(chance: Chance, plan: dict[str, Any]) -> dict[str, Any]:
+    """The plan with noise in its rounds: of devices in secure ones, else of the coordinator."""
+    finish = plan["finish"] | {"rounds": chance.pick("private rounds", (3, 4, 6))}
+    if finish.get("metric"):
+        finish["source"] = "evaluator"
+    most = min(finish["rounds"], chance.pick("most rounds", (2, 3, 6)))
+    section: dict[str, Any] = {"noise": chance.pick("noise", (1.0, 4.0)), "delta": 1e-6}
+    cohort = {**plan["cohort"], "most_rounds": most, "min_examples": 1}
+    if "secure" in plan:
+        section |= {"mechanism": "distributed", "clip": plan["secure"]["max_norm"]}
+        section["noise"] = max(section["noise"], 4.0 if plan["secure"]["q"] < 8 else 0.0)  # of a few units of a lane
+    else:
+        section |= {"mechanism": chance.pick("mechanism", MECHANISMS), "clip": chance.pick("clip", (SHORT, 4.0))}
+        cohort["apart"] = chance.pick("apart", (None, None, 1, 2, 3))
+        cohort["choose"] = cohort["choose"] if cohort["choose"] in ("fixed", "poisson") else "uniform"
+    if chance.unit("ledger") < 0.4:
+        section["ledger"] = "explorer"
+    aggregation: dict[str, Any] = {"weighting": "equal", "clip_norm": None, "rule": "mean", "rule_parameters": {}}
+    aggregation["partial"] = "refuse" if plan["aggregation"]["partial"] == "refuse" else "full"
+    return {
+        **{name: one for name, one in plan.items() if name != "strategy"},
+        "task": {**plan["task"], "score_held_out": False},
+        "cohort": cohort,
+        "aggregation": {**plan["aggregation"], **aggregation},
+        "finish": finish,
+        "privacy": section,
+    }
 
 
 def with_datacenter(chance: Chance, plan: dict[str, Any]) -> dict[str, Any]:

@@ -88,6 +88,8 @@ class Process(ABC):
         self.stop()
         self.durable.crash(alone=world.shape.replicas == 1 and not self._stacks.suspended)
         self.watch.crashed()
+        if self.durable.flips is not None:
+            self.durable.flips.died(self.watch.committing)
         if world.lost_replicas > 0 and world.stormy and world.replicas_left > 1:
             world.lost_replicas -= 1
             world.replicas_left -= 1

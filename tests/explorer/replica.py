@@ -15,6 +15,7 @@ from client_sdk.credentials.errors import RolledBackList
 from client_sdk.credentials.request_signature import RequestSignature
 from client_sdk.protocol.problems import Problem
 from coordinator.blobs import BlobError
+from coordinator.folding.noise import SEED_BYTES
 from coordinator.runtime import sweeping
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.core import Core, Task
@@ -111,6 +112,7 @@ class Replica(Process):
         verify: Verify = RequestSignature.require_signed
         if not world.shape.http:
             verify = is_of_key
+        noise = world.chance.entropy(f"noise {self.name}")
         try:
             self.coordinator = Coordinator(
                 Core(
@@ -120,6 +122,7 @@ class Replica(Process):
                     signals=HttpSignals(self) if world.shape.http else ReplicaSignals(self),
                     settings=world.settings,
                     entropy=world.chance.entropy(f"entropy {self.name}"),
+                    noise_seed=lambda run, number: noise(SEED_BYTES),
                     run_errors=RaisedRunErrors(),
                 ),
                 authority=PinnedAuthority(trusted()),

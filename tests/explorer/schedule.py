@@ -28,14 +28,17 @@ from tests.explorer.device import URL, ExplorerDevice
 from tests.explorer.durable import Durable, opened
 from tests.explorer.faults import FAULTS, Broken
 from tests.explorer.flower.part import FlowerPart
+from tests.explorer.follow import TrackedRun
 from tests.explorer.holders import authority_ref, holder_of, parsed_once
 from tests.explorer.liar import Liar
 from tests.explorer.network import Network
 from tests.explorer.operator import ExplorerOperator
 from tests.explorer.plans import DATA, LEARNER
+from tests.explorer.private import shared_ledger
 from tests.explorer.replica import Replica
 from tests.explorer.secure import checks as secure_checks
 from tests.explorer.secure.quick_crypto import quick_crypto
+from tests.explorer.set_back import FolderCopy
 from tests.explorer.shape import Shape
 from tests.explorer.stacks import Stacks
 from tests.explorer.wakeup_checks import CALM_S, WakeupChecks
@@ -63,6 +66,10 @@ RESUME_S = 5.0
 """Seconds between two looks of the operator after the storm."""
 PAGE = 3
 """Events of a page of the log."""
+AGAIN = 0.3
+"""How often the coordinator's folder is set back to where there was no run, for once to where there was one."""
+SECOND_ROUNDS = 3
+"""As long as so many rounds the coordinator goes on after that."""
 BLOCK = 96
 """Bytes of a block of a blob, where bits flip."""
 IDLE_S = 12.0
@@ -85,6 +92,8 @@ class Schedule:
         self.operator: ExplorerOperator
         self.stacks: Stacks
         self.flower: FlowerPart | None = None
+        self._copy: FolderCopy | None = None
+        """To which the coordinator's folder is set back in the end."""
         self._healed = False
         self._looked_at = -1
         """How many changes of the runs there were when they were looked at last,"""
@@ -103,6 +112,7 @@ class Schedule:
             quiet_failures(),
             log_read(world.wrote) if shape.secure else nullcontext(),
             parsed_once(),
+            world.streams.watched(),
             self._over_http(),
             crypto_of(shape),
         ):
@@ -123,6 +133,8 @@ class Schedule:
             self.stacks.run()
             self._settle()
             self._check_everything()
+            if self._copy is not None:
+                self._set_back(self._copy)
 
     @contextmanager
     def _over_http(self) -> Iterator[None]:
@@ -153,6 +165,8 @@ class Schedule:
         with self.durable.store.transaction() as tx:
             tx.put_revocations(list_row(authority.newest_list))
             tx.insert_authority(AuthorityRow(authority=authority.id, inside=False, since=BEGINNING))
+            if (ledger := shared_ledger(self.shape.plan)) is not None:
+                tx.insert_privacy_ledger(ledger)
             for device in self.devices[self.shape.enrolments :]:
                 self._register_device(tx, device)
             for number in range(self.shape.workers):
@@ -162,6 +176,11 @@ class Schedule:
         for replica in self.replicas:
             replica.boot()
         self.world.stormy = bool(self.shape.rates)
+        if self.shape.set_back:
+            at_s = self.world.chance.between("copied-at", -AGAIN * self.shape.storm_s, self.shape.storm_s)
+            self._copy = FolderCopy(self.world, self.durable, self.watch)
+            if at_s > 0:
+                self.world.agenda.after(at_s, self._copy_folder)
         self.operator.create()
         if self.shape.two_runs:
             self.world.agenda.after(self.world.chance.between("second run", 0.5, 6.0), self.operator.create)
@@ -197,6 +216,27 @@ class Schedule:
                     self.world.chance.between("death", 1.0, self.shape.storm_s), device.vanish, None
                 )
         self.world.agenda.after(self.shape.storm_s if self.world.stormy else 0.0, self._heal)
+
+    def _copy_folder(self) -> None:
+        if self.stacks.suspended:  # perhaps in the middle of what belongs together
+            self.world.agenda.after(0.5, self._copy_folder)
+            return
+        self.world.log("the coordinator's folder is copied")
+        self._copy = FolderCopy(self.world, self.durable, self.watch)
+
+    def _set_back(self, to: FolderCopy) -> None:
+        """The folder is set back, and rounds end otherwise than before."""
+        self._give_up_at, self.network.closed = float("inf"), False
+        to.set_back(self.world, self.durable, self.watch, self.replicas, self.devices)
+        if not self.watch.runs:
+            self.operator.create()
+        self.operator.resume_all()
+        cohort = self.shape.plan["cohort"]
+        until = self.world.agenda.now + SECOND_ROUNDS * (cohort["select_s"] + cohort["collect_s"])
+        while self.world.agenda.next_at <= until:
+            self._step()
+        self.watch.finish()
+        invariants.verified(self.durable)
 
     def _run_twice(self, device: ExplorerDevice) -> None:
         twin = device.twin()
@@ -288,6 +328,8 @@ class Schedule:
     def _look_after_runs(self) -> None:
         """A run that paused itself after the storm (``finish.abandoned``) is resumed by its operator."""
         self.operator.resume_all()
+        if self.shape.private:
+            self._looked_at = -1
         self.world.agenda.after(RESUME_S, self._look_after_runs)
 
     def _done(self) -> bool:
@@ -304,10 +346,16 @@ class Schedule:
 
     def _look_at_runs(self) -> None:
         self._looked_at = self.watch.changes
-        going = [run for run in self.watch.runs.values() if not run.over]
+        going = [run for run in self.watch.runs.values() if not run.over and not (self._healed and self._stands(run))]
         self._all_over = bool(self.watch.runs) and not going
         went_on = [run.version - run.advances >= self._wanted.get(run.run, 1) for run in going]
         self._all_went_on = any(went_on) if self.shape.rates else all(went_on)
+
+    def _stands(self, run: TrackedRun) -> bool:
+        """Whether a run with noise waits for devices that have something left to lose: too few are there."""
+        revoked = self.world.authority.revoked
+        able = (device for device in self.devices if device.holder.key_id not in revoked)
+        return run.private is not None and sum(device.may_take_part(run) for device in able) < run.fewest
 
     def _settle(self) -> None:
         """Where one process has the disk to itself: what it should delete is deleted. Where a fault of the process, the
@@ -349,7 +397,8 @@ class Schedule:
                 invariants.record(device.name, storage.history(), self.watch.run, lies=lies)
         for worker in self.workers:
             invariants.leases(worker.name, worker.history, worker.delivered, self.watch.run)
-        if self.shape.seed % VERIFIED == 0 or self.shape.store != "memory":
+        damaged = any(run.lost_digests for run in self.watch.runs.values())  # which verify names too
+        if (self.shape.seed % VERIFIED == 0 and not damaged) or self.shape.store != "memory":
             invariants.verified(self.durable)
             for run in self.watch.runs.values():
                 invariants.linked(self.durable, run)

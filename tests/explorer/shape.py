@@ -29,6 +29,14 @@ REAL_CRYPTO = 0.1
 """The part of these with real cryptography, which takes several times as long."""
 UNBARS = 0.3
 """The part of the schedules that focus on lies in which it is the owner's lifting of a bar that they focus on."""
+PRIVATE = 0.1
+"""The part of the schedules with plain rounds that have noise,"""
+SET_BACK = 0.6
+"""the part of these, of those with one process, in which the coordinator's folder is set back,"""
+PRIVATE_SECURE = 0.3
+"""of those with secure ones,"""
+PRIVATE_FLIPS = 0.4
+"""and of those in which bits flip, and the list of a round changes after it was paid for."""
 DATACENTER = 0.1
 """The part of the schedules whose plan has a datacenter."""
 SECURE_CENTER = 0.12
@@ -109,6 +117,9 @@ class Shape:
     """The only lie in secure rounds, where there is one alone: a dealer's that can be proven, shares of another secret,
     or a vector with which no sum is possible, which cannot."""
 
+    set_back: bool = False
+    """Whether the coordinator's folder is set back at the end, to a copy from the storm or from before."""
+
     copied: bool = False
     """Whether liars send the bytes of an update while its device's request is under way."""
 
@@ -124,6 +135,11 @@ class Shape:
     def secure(self) -> bool:
         """Whether its rounds with devices are secure."""
         return "secure" in self.plan
+
+    @property
+    def private(self) -> bool:
+        """Whether its runs have noise."""
+        return "privacy" in self.plan
 
     @property
     def datacenter(self) -> bool:
@@ -197,7 +213,9 @@ class Shape:
             shape = _in_a_datacenter(made_secure(shape) if both else shape, chance)
         elif (secure := chance.unit("secure")) < (0.4 if rare == "flips" else SECURE) and not shape.http:
             shape = made_secure(shape, groups=chance.pick("groups", GROUPS) if 0 <= SECURE - secure < GROUPED else 1)
-        return flipped(shape) if rare == "flips" else shape
+        shape = flipped(shape) if rare == "flips" else shape
+        often = PRIVATE_FLIPS if rare == "flips" else PRIVATE_SECURE if shape.secure else PRIVATE
+        return made_private(shape) if chance.unit("noise in rounds") < often else shape
 
 
 def _buffered(shape: Shape, chance: Chance) -> Shape:
@@ -220,11 +238,25 @@ def flipped(shape: Shape) -> Shape:
         blobs="files",
         replicas=1,
         lost_replicas=0,
+        set_back=False,
         plan=plan,
         storm_s=max(shape.storm_s, 30.0),
         rates=rates | {"bit-flip": FAULTS["bit-flip"].rate},
         focus=("bit-flip", shape.focus[1]),
     )
+
+
+def made_private(shape: Shape) -> Shape:
+    """The shape with noise in its rounds, where no plan has a datacenter."""
+    if shape.datacenter or "buffered" in shape.plan or shape.private:
+        return shape
+    chance = Chance(shape.seed)
+    shape = replace(shape, plan=plans.private(chance, shape.plan), second=None)
+    one_folder = (shape.store, shape.blobs, shape.replicas) == ("memory", "memory", 1)
+    if shape.secure or shape.flower or shape.http or not one_folder or chance.unit("set back") >= SET_BACK:
+        return shape
+    shape.rates.pop("certificate-expires", None)
+    return replace(shape, set_back=True, enrolments=0, leavers=0)
 
 
 def _with_copies(shape: Shape) -> Shape:
@@ -259,7 +291,7 @@ def _with_a_proven_liar(shape: Shape) -> Shape:
 def made_secure(shape: Shape, *, lies: bool = False, groups: int = 1) -> Shape:
     """The shape with secure rounds, where its fleet is small enough for them and no plan has a datacenter. ``lies``: it
     has a device that lies in them, as some others have; ``groups``: into how many its devices are divided."""
-    if shape.devices > LARGEST or shape.datacenter or "buffered" in shape.plan:
+    if shape.devices > LARGEST or shape.datacenter or shape.private or "buffered" in shape.plan:
         return shape
     chance = Chance(shape.seed)
     faults = (*FLEET_FAULTS, *SECURE_FAULTS)

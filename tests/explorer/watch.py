@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -21,6 +22,7 @@ from tests.explorer import admission, draws, invariants, offers
 from tests.explorer.durable import Durable
 from tests.explorer.faults import Broken
 from tests.explorer.follow import TrackedRun
+from tests.explorer.private import Spent
 from tests.explorer.request import SentRequest
 from tests.explorer.secure import checks as secure_checks
 from tests.explorer.secure.account import SECURE_PHASES
@@ -49,6 +51,8 @@ class InvariantWatch:
         self.runs: dict[str, TrackedRun] = {}
         self.marks: dict[bytes, set[str]] = {}
         """Who contributes to which model no more: see ``FollowedRun.marks``."""
+        self.spent: Spent = defaultdict(dict)
+        """What devices have lost: see ``FollowedRun.spent``."""
         self.written = True
         """Whether a transaction of a run has begun since the last look."""
         self.transactions = 0
@@ -70,6 +74,12 @@ class InvariantWatch:
     def _is_read(self) -> bool:
         """Whether the replica has read each run to the end of its log: no other writes, and no answer was lost."""
         return self.world.shape.replicas == 1 and "store-lost-ack" not in self.world.possible
+
+    @property
+    def committing(self) -> list[str]:
+        """Digests of the updates of which models are made now."""
+        runs = (run for run in self.runs.values() if run.phase == "committing")
+        return sorted(digest for run in runs for digest, _ in run.reported.values())
 
     def writes(self, run: str | None) -> None:
         """A transaction of this run begins, or one of no run, in which no log grows."""
@@ -93,7 +103,11 @@ class InvariantWatch:
             if row.run not in self.runs:
                 flips = self.durable.flips
                 run = self.runs[row.run] = TrackedRun(
-                    row, clocks_jump=self._clocks_jump, flipped={} if flips is None else flips.right, marks=self.marks
+                    row,
+                    clocks_jump=self._clocks_jump,
+                    flipped={} if flips is None else flips.right,
+                    marks=self.marks,
+                    spent=self.spent,
                 )
                 self.changes += 1
                 invariants.begun(self.durable, run)
@@ -141,7 +155,7 @@ class InvariantWatch:
             for ending in ended:
                 self.world.tally.commits += ending.committed
                 self.world.tally.abandoned += not ending.committed
-                invariants.round_ended(self.world.register, self.durable, run, ending)
+                invariants.round_ended(self.world.streams, self.world.register, self.durable, run, ending)
                 if ending.kind == "secure":
                     secure_checks.round_ended(self.durable, run, ending)
                     self._audited = secure_checks.hidden_rows(
@@ -150,6 +164,7 @@ class InvariantWatch:
                 if ending.committed and self.world.shape.secure:
                     run.tensors = tensors_of(invariants.read(self.durable, run.digest))
         invariants.rows_agree(self.durable, run, moved=(run.round, run.phase) != first)
+        invariants.paid(self.durable, run)
 
     def _require_model(self, run: TrackedRun) -> None:
         """No round is drawn on a model that is known to be damaged."""
@@ -161,7 +176,9 @@ class InvariantWatch:
         world = self.world
         secure_checks.hidden(world.vectors, self.durable, [json.dumps(event.body), *world.taken_log()])
         left_out = world.dishonest | world.authority.left_out.keys() | world.authority.short
-        secure_checks.blamed(world.vectors, left_out, run, event)
+        private = run.private
+        spent = {device for device in run.cohort if private is not None and private.is_spent(device)}
+        secure_checks.blamed(world.vectors, left_out | spent, run, event)
         secure_checks.openable(world.dishonest, run, event)
         if event.kind == "Opened":
             secure_checks.opened(world.vectors, self.durable, run, event)
@@ -188,6 +205,7 @@ class InvariantWatch:
             invariants.spooled(self.durable, run)
             secure_checks.spooled(self.durable, run)
             invariants.whole_blobs(self.durable, run)
+            invariants.paid(self.durable, run)
 
     def discarded(self) -> None:
         """After each task that deletes updates, and each start, which may delete some too."""

@@ -16,6 +16,7 @@ from tests.explorer.authority import ExplorerAuthority
 from tests.explorer.chance import Chance
 from tests.explorer.counts import Coverage, ScheduleTally
 from tests.explorer.marks import Register
+from tests.explorer.private import Streams
 from tests.explorer.secure.vectors import Vectors
 from tests.explorer.shape import OF_WORK, Shape
 
@@ -40,7 +41,8 @@ class World:
         self.nonces = count(1)
         """Of all signed requests of the schedule."""
         self.register = Register(shape)
-        self.vectors = Vectors()
+        self.streams = Streams()
+        self.vectors = Vectors(self.streams)
         self._written: list[str] = []
         """Lines of the coordinator's log since the last look."""
         self.dishonest: set[str] = set()

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -215,6 +216,11 @@ def test_schedules_have_different_shapes() -> None:
     assert {shape.workers for shape in centers} == {0, 1, 2, 3}
     assert {shape.alike for shape in centers} == {True, False}
     assert not any(shape.workers for shape in shapes if not shape.datacenter)
+    private = [shape for shape in shapes if shape.private]
+    assert 0.08 < len(private) / len(shapes) < 0.16
+    mechanisms = Counter(shape.plan["privacy"]["mechanism"] for shape in private)
+    assert min(mechanisms[name] for name in ("gaussian", "tree", "blt", "distributed")) > 40
+    assert sum(shape.set_back for shape in private) > 60
 
 
 @pytest.mark.slow

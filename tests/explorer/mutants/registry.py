@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from tests.explorer.plans import KEEPS
 from tests.explorer.search import Product
-from tests.explorer.shape import Shape, made_secure
+from tests.explorer.shape import Shape, flipped, made_private, made_secure
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,8 @@ class Mutant:
     """(fault, phase) on which schedules focus to show the bug, where few other schedules show it."""
     shape: dict[str, Any] = field(default_factory=dict)
     """Other fields of the shape that show it, such as more liars. ``plan`` has sections that replace the shape's;
-    ``secure``: the rounds are secure; ``groups``: of so many groups."""
+    ``secure``: the rounds are secure; ``groups``: of so many groups; ``private``: they have noise; ``flips``: bits flip
+    in files."""
 
     @contextmanager
     def on(self) -> Iterator[None]:
@@ -70,13 +71,20 @@ class BuggyProduct(Product):
         shape, mutant = Shape.of(seed), self.mutant
         if seed % 2 or (mutant.focus is None and not mutant.shape):
             return shape
-        if "buffered" in shape.plan and {"plan", "secure"} & mutant.shape.keys():
+        kinds = mutant.shape.keys()
+        if "buffered" in shape.plan and {"plan", "secure", "private"} & kinds:
             return shape  # these sections do not go together
+        if shape.private and "private" not in kinds and {"plan", "secure"} & kinds:
+            return shape  # nor do most others with noise
         focus = mutant.focus or ("", "")
         more = dict(mutant.shape)
         groups = more.pop("groups", 1)
         if more.pop("secure", False):
             shape = made_secure(shape, groups=groups)
+        if more.pop("flips", False):
+            shape = flipped(shape)
+        if more.pop("private", False) and not (shape := made_private(shape)).private:
+            return shape  # of a datacenter, or buffered
         plan = {**shape.plan, **more.pop("plan", {})}
         if plan.get("strategy") == KEEPS and plan.get("datacenter"):  # a datacenter has no half of it
             del plan["strategy"]

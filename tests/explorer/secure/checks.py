@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import packed_bytes, unpack
+from client_sdk.secagg.noise import reach
 from client_sdk.secagg.roster import Roster
 from coordinator.store.port import EventRow
 from tests.explorer import invariants
@@ -25,7 +26,7 @@ from tests.explorer.faults import Broken
 from tests.explorer.follow import TrackedRun
 from tests.explorer.marks import Lanes, marks_in, moved, of_columns
 from tests.explorer.round_ending import RoundEnding
-from tests.explorer.secure.account import EXCHANGES, SecureAccount
+from tests.explorer.secure.account import EXCHANGES, GroupAccount, SecureAccount
 from tests.explorer.secure.vectors import Vectors, codec_of, divided, header_of, lane_bits_of, levels_of
 
 SIGNATURE_BYTES = 64
@@ -131,9 +132,9 @@ def _committed(durable: Durable, run: TrackedRun, ending: RoundEnding) -> None:
     if account is None:
         raise Broken("named", f"round {ending.round} of {run.run} was committed without an attempt")
     header, rule = header_of(bytes.fromhex(account.header)), run.plan["aggregation"]
-    sums = [(group.total, len(group.among(account.masked))) for group in account.standing]
+    sums = [(_unwrapped(group, header), len(group.among(account.masked))) for group in account.standing]
     if rule["rule"] == "mean":
-        sums = [(np.sum([total for total, _ in sums], axis=0, dtype=np.uint64), sum(count for _, count in sums))]
+        sums = [(np.sum([total for total, _ in sums], axis=0), sum(count for _, count in sums))]
     means = [mean_of(total, header, count, len(model)) for total, count in sums]
     mean = means[0] if rule["rule"] == "mean" else of_columns(means, rule)
     wanted = moved(model, mean, rule, run.moments)
@@ -156,7 +157,8 @@ def opened(vectors: Vectors, durable: Durable, run: TrackedRun, event: EventRow)
     packed = [invariants.read(durable, account.masked[device])[:-SIGNATURE_BYTES] for device in survivors]
     group.total = vectors.sum_of(packed)
     header = header_of(bytes.fromhex(account.header))
-    bits = lane_bits_of(len(group.order), header.q)
+    bits = lane_bits_of(header, len(group.order))
+    group.total &= np.uint64((1 << bits) - 1)
     stored = invariants.read(durable, group.sum)
     lanes = unpack(stored[: packed_bytes(header.lanes, bits)], header.lanes, bits)
     if lanes.astype(np.uint64).tolist() != group.total.tolist() or len(stored) != len(packed[0]) + DIGEST_BYTES:
@@ -165,17 +167,26 @@ def opened(vectors: Vectors, durable: Durable, run: TrackedRun, event: EventRow)
         raise Broken("same-bits", f"the weight of {survivors} in round {run.round} of {run.run} is {body['weight']}")
 
 
-def weight_of(total: NDArray[np.uint64], header: AttemptHeader) -> int:
+def _unwrapped(group: GroupAccount, header: AttemptHeader) -> NDArray[np.int64]:
+    """The sum of a group before its lanes wrapped: noise may be below 0."""
+    n = len(group.order)
+    far, bits = reach(header.spread(n)), lane_bits_of(header, n)
+    return ((group.total.astype(np.int64) + far) & ((1 << bits) - 1)) - far
+
+
+def weight_of(total: NDArray[Any], header: AttemptHeader) -> int:
     """The weight of all survivors together, from the sum of their lanes."""
     digits = total[header.dimension : -1].tolist()
     return sum(int(digit) << header.q * place for place, digit in enumerate(digits))
 
 
-def mean_of(total: NDArray[np.uint64], header: AttemptHeader, survivors: int, elements: int) -> Lanes:
-    """sum_k w_k x_k / sum_k w_k, from the sum of lanes, for each of the model's elements."""
+def mean_of(total: NDArray[np.int64], header: AttemptHeader, survivors: int, elements: int) -> Lanes:
+    """sum_k w_k x_k / sum_k w_k, from the sum of lanes, for each of the model's elements; with noise over the plan's
+    goal, whoever is in it."""
+    weight = header.divisor * header.weight_cap or weight_of(total, header)
     levels = levels_of(header.q)
     middle = total[: header.dimension].astype(np.float64) - survivors * levels / 2
-    scale = 2 * header.max_abs / levels * (header.weight_cap / weight_of(total, header))
+    scale = 2 * header.max_abs / levels * (header.weight_cap / weight)
     sent = (middle * scale).astype(np.float32)
     read = codec_of(header).back(lambda first, count: sent[first : first + count], elements, header.codec_seed)
     return np.array(read(0, elements), np.float32)

@@ -363,6 +363,9 @@ class SecureFollowing(Following):
             self._enter(following, event.at)
             if listed:
                 account.claimed &= set(have)
+                if self.private is not None:  # from now on the sum of these may be opened
+                    self.private.debit({device: (digest, 0) for device, digest in have.items()})
+                    self.private.counts(have)
                 whole = [len(one.among(have)) >= one.signers + self._margin(one) for one in account.standing]
                 self.short = 0 if all(whole) else self.short
             return []

@@ -4,6 +4,7 @@ checks see of it.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -113,6 +114,11 @@ class SecurePart:
             self._signs(send, stage, cohort, live.survivors, self._world.vectors.models[self._tensors_of(live, memory)])
             return send
         return self.lies.altered(send, stage, cohort, live.survivors)  # type: ignore[arg-type]
+
+    def attempt_of(self, send: Send, memory: Memory) -> str:
+        """What tells the answer to this attempt from others; empty: the device knows it no more."""
+        live = self._live(send, memory)
+        return "" if live is None else hashlib.sha256(live.header).hexdigest()
 
     def _live(self, send: Send, memory: Memory) -> Live | None:
         """The attempt of this message."""

@@ -20,15 +20,18 @@ from client_sdk import codecs
 from client_sdk.codecs import LinearCodec
 from client_sdk.device.contribution import ClearContribution
 from client_sdk.secagg.agreement import KeyStream
+from client_sdk.secagg.device import noise_key
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import pack
 from client_sdk.secagg.memory import Live, Step
+from client_sdk.secagg.noise import DiscreteGaussian, reach
 from client_sdk.secagg.quantize import rounding_key
 from client_sdk.secagg.roster import MaskingCohort, Roster, rejoin_all
 from client_sdk.secagg.statement import DOMAIN
 from client_sdk.tensors import Float32
 from tests.explorer.faults import Broken
 from tests.explorer.marks import marks_in
+from tests.explorer.private import Streams
 
 Lanes = NDArray[np.uint64]
 _WORDS = 128
@@ -59,7 +62,8 @@ class Signatures:
 class Vectors:
     """Of one schedule."""
 
-    def __init__(self) -> None:
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
         self.put: dict[str, Put] = {}
         """By the digest of the contribution's bytes."""
         self.models: dict[bytes, bytes] = {}
@@ -110,8 +114,9 @@ class Vectors:
             packed = hashlib.sha256(live.vector).digest()
             if packed in self.masked:
                 return
-            bits = lane_bits_of(self.group_of(device, live).n, header_of(live.header).q)
-            lanes = self._lanes(live, self.put[digest], rounding, plan, bits)
+            cohort = self.group_of(device, live)
+            bits = lane_bits_of(header_of(live.header), cohort.n)
+            lanes = self._noised(device, live, cohort, self._lanes(live, self.put[digest], rounding, plan, bits), bits)
             self.masked[packed] = (device, lanes)
             unmasked = pack(lanes.astype(np.uint32 if bits <= 32 else np.uint64), bits)
             if len(unmasked) >= WHOLE_BYTES:
@@ -145,8 +150,23 @@ class Vectors:
             raise Broken("same-bits", "a device's lanes are not its values, in the plan's unit, its weight and one")
         return lanes
 
+    def _noised(self, device: str, live: Live, cohort: MaskingCohort, lanes: Lanes, bits: int) -> Lanes:
+        """The lanes with the device's share of the noise, of a stream that is in no other vector; they wrap."""
+        header = cohort.header
+        if not header.noise:
+            return lanes
+        if live.secrets is None:
+            raise Broken("noise", f"a vector of round {header.round} of {header.run} has noise of a key that is gone")
+        key = noise_key(live.secrets, cohort.h)
+        vector = f"{cohort.h.hex()} {device}", hashlib.sha256(lanes.tobytes()).digest()
+        self._streams.see(key, (header.run, header.round, *vector))
+        noise = DiscreteGaussian(header.share(cohort.n)).draw(key, header.noised)
+        noised = lanes.astype(np.int64)
+        noised[: header.noised] += noise
+        return (noised & ((1 << bits) - 1)).astype(np.uint64)
+
     def sum_of(self, vectors: list[bytes]) -> Lanes:
-        """The sum of the lanes under these packed masked vectors."""
+        """The sum of the lanes under these packed masked vectors, before it wraps."""
         found = [self.masked.get(hashlib.sha256(vector).digest()) for vector in vectors]
         total: Lanes = np.sum(
             [lanes for _, lanes in (one for one in found if one is not None)], axis=0, dtype=np.uint64
@@ -183,9 +203,9 @@ def codec_of(header: AttemptHeader) -> LinearCodec:
     return codecs.linear(f"{header.codec}@{header.codec_version}")
 
 
-def lane_bits_of(n: int, q: int) -> int:
-    """Bits of a lane that holds the sum of n values of q bits."""
-    return (n * ((1 << q) - 1)).bit_length()
+def lane_bits_of(header: AttemptHeader, n: int) -> int:
+    """Bits of a lane that holds the sum of n values of q bits, and what noise adds on either side."""
+    return (n * ((1 << header.q) - 1) + 2 * reach(header.spread(n))).bit_length()
 
 
 def exact_lanes(values: Float32, weight: int, header: AttemptHeader) -> NDArray[np.float64]:
