@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from client_sdk.learning import state
+from client_sdk.learning.compression import Compressor, hook_of
 from client_sdk.learning.data import TensorExamples, cast
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError
 from client_sdk.learning.evaluation import explained
@@ -145,7 +146,8 @@ class GlobalGradient:
     rank's share is cut into. ``precision`` as in PRECISIONS; ``scaler`` scales losses for float16, and the caller
     unscales before its step. ``bucket_mb``: size of the all-reduces, which overlap with the rest of backward.
     ``unreached``: what becomes of a parameter that the loss of a step reaches on no rank. ``blocks``:
-    ``Learner.blocks``; ``recompute``: whether they are computed again in backward. All ranks make one together;
+    ``Learner.blocks``; ``recompute``: whether they are computed again in backward. ``compressor`` exchanges gradients
+    in fewer bytes. All ranks make one together;
     the model's digests are compared first (RanksDiffer), and its buffers after the first step: a custom layer may
     compute statistics of its batch.
 
@@ -172,10 +174,14 @@ class GlobalGradient:
         unreached: Unreached = Unreached.REFUSED,
         blocks: Sequence[str] = (),
         recompute: bool = False,
+        compressor: Compressor | None = None,
     ) -> None:
         group.same_everywhere(state.named_tensors(module))
         self._group, self._floating = group, floating
         self._accumulate, self._unreached, self._blocks = accumulate, unreached, blocks
+        self.compressor = compressor
+        if compressor is not None and with_sparse_gradients(module):
+            raise LearnerFailed("An embedding with sparse gradients cannot be compressed: take compress = 'none'.")
         if recompute:
             recompute_blocks(module, blocks)
         self.params = self._prepared(module, params)
@@ -187,6 +193,7 @@ class GlobalGradient:
         self._losses.train()
         self._ddp: DistributedDataParallel | None = None
         self._waited = (0, 0.0)
+        self._steps = 0
         self._buffers = _own_buffers(module)
         if not group.alone and self._stays:
             with group.unbroken():
@@ -198,6 +205,9 @@ class GlobalGradient:
                     find_unused_parameters=searched,
                 )
             self._ddp._set_ddp_runtime_logging_sample_rate(1)
+            if compressor is not None:
+                names = {id(weight): name for name, weight in module.named_parameters()}
+                self._ddp.register_comm_hook(None, hook_of(compressor, names))
 
     def _prepared(self, module: nn.Module, params: list[nn.Parameter]) -> list[nn.Parameter]:
         """The trained parameters, after the module was divided over the ranks."""
@@ -206,6 +216,13 @@ class GlobalGradient:
     @property
     def owned(self) -> list[nn.Parameter]:
         return self.params
+
+    @property
+    def sent(self) -> int:
+        """Bytes that this rank has handed to the exchange of gradients."""
+        if self.compressor is not None:
+            return self.compressor.sent
+        return 0 if self._group.alone else self._steps * sum(w.numel() * w.element_size() for w in self.params)
 
     def moved(self) -> None:
         """Give all ranks what each rank's optimizer has moved."""
@@ -237,6 +254,7 @@ class GlobalGradient:
             with self._explained(where), self._alone_unless(place == len(parts) - 1):
                 objective = (self._ddp or self._losses)(fetch, size, len(batch), where)
                 objective.backward()
+        self._steps += 1
         total, weight = self._reported(len(batch), step)
         if self._losses.paired and weight:
             for trained in self.params:

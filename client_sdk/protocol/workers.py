@@ -33,6 +33,15 @@ DataName = Annotated[
 
 
 Shard = Literal["none", "optimizer", "gradients", "full"]
+Compress = Literal["none", "fp16", "bf16", "powersgd", "topk", "1bit", "2bit"]
+
+
+def require_strategy(shard: Shard, compress: Compress, precision: str) -> None:
+    """ValueError for what does not go together."""
+    if compress != "none" and shard in ("gradients", "full"):
+        raise ValueError(f"compress = '{compress}' does not go with shard = '{shard}': take one of them")
+    if precision == "float16" and (compress, shard) != ("none", "none"):
+        raise ValueError("float16 scales losses by a whole gradient: with shard or compress take bfloat16 or float32")
 
 
 class DatacenterTask(BaseModel):
@@ -84,6 +93,14 @@ class DatacenterTask(BaseModel):
     recompute: bool = Field(default=False, exclude_if=lambda yes: not yes)
     """Whether the learner's ``blocks`` store their inputs alone and are computed again in the backward pass, for less
     memory and a third more computation (Chen et al. 2016, arXiv:1604.06174)."""
+    compress: Compress = Field(default="none", exclude_if=lambda kind: kind == "none")
+    """How gradients are made smaller for slow links; what a step leaves out is added to the next. *fp16*, *bf16*: 16
+    bits a value. *powersgd*: two thin matrices (Vogels et al. 2019, arXiv:1905.13727). *topk*: the largest of what has
+    piled up (Lin et al. 2018, arXiv:1712.01887). *1bit*, *2bit*: signs, and whether they are large."""
+    compress_rank: int = Field(default=4, ge=1, le=1024, exclude_if=lambda rank: rank == 4)
+    """Of powersgd: columns of the thin matrices."""
+    compress_density: float = Field(default=0.01, gt=0, le=1, exclude_if=lambda part: part == 0.01)
+    """Of topk: the part of the values that a process sends in a step."""
 
     @model_validator(mode="after")
     def _fits(self) -> DatacenterTask:
@@ -93,6 +110,7 @@ class DatacenterTask(BaseModel):
                 f"batch_size ({self.batch_size}) is below nproc times accumulate ({smallest}): "
                 "some rank would have no example in a micro-batch"
             )
+        require_strategy(self.shard, self.compress, self.precision)
         if self.warmup_steps > self.steps:
             raise ValueError(
                 f"warmup_steps ({self.warmup_steps}) is above steps ({self.steps}): "

@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,8 @@ from coordinator.datacenter.spec import COMPLETE, STEP_FOLDER, whole_steps
 KEEP = 2
 """Number of stored steps: the newest complete ones."""
 STATE = "state.json"
+_KEPT = "kept."
+"""Begins the name of a tensor of one rank, or of all, that is neither the model's nor the optimizer's."""
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
@@ -72,9 +74,16 @@ class Checkpoints:
         return step
 
     def save(
-        self, step: int, module: nn.Module, optimizer: torch.optim.Optimizer, scaler: dict[str, Any] | None
+        self,
+        step: int,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        scaler: dict[str, Any] | None,
+        kept: Mapping[str, torch.Tensor],
+        shared: Collection[str] = (),
     ) -> None:
-        """Write the state after ``step`` steps, and read it back, before an older one is removed.
+        """Write the state after ``step`` steps, and read it back, before an older one is removed. ``kept``: what else
+        the next step needs, on each rank its own, but for the names in ``shared``.
 
         LearnerFailed, on one rank, where the optimizer's state has values that are neither tensors nor JSON; NotSaved
         where it cannot be written; GroupLost where a rank died or hangs.
@@ -85,6 +94,8 @@ class Checkpoints:
         text = ""
         try:
             tensors, values = _divided(_state(module, optimizer))
+            for name, value in kept.items():
+                tensors[f"{_KEPT}{'all' if name in shared else self._group.rank} {name}"] = value
             text = json.dumps(values)
         except (TypeError, ValueError, NotImplementedError) as problem:
             error = LearnerFailed(f"The optimizer's state cannot be saved without pickle: {sentence(problem)}")
@@ -101,7 +112,7 @@ class Checkpoints:
             self._read_back(path, tensors)
             if self._group.rank == 0:
                 together = {name: value for part in parts for name, value in json.loads(part).items()}
-                _write(path / STATE, json.dumps({"values": together, "scaler": scaler}))
+                _write(path / STATE, json.dumps({"values": together, "scaler": scaler, "world": self._group.world}))
         except (OSError, SafetensorError) as problem:
             error = NotSaved(f"The state after step {step} cannot be saved in {self._folder}: {sentence(problem)}.")
         self._group.agree(error)
@@ -142,6 +153,25 @@ class Checkpoints:
         )
         scaler: dict[str, Any] | None = saved["scaler"]
         return scaler
+
+    def kept(self, step: int) -> tuple[dict[str, torch.Tensor], int]:
+        """What this rank kept after ``step`` steps, and the number of ranks then. Where it was another number each gets
+        the mean of all: the mean of what ranks add to their next gradients stays what it was."""
+        path = self._path(step)
+        world = int(json.loads((path / STATE).read_text())["world"])
+        found: dict[str, torch.Tensor] = {}
+        for file in sorted(path.glob("shard-*.safetensors")):
+            with safe_open(file, "pt") as saved:
+                for key in saved.keys():  # noqa: SIM118  (no mapping)
+                    if not key.startswith(_KEPT):
+                        continue
+                    rank, name = key.removeprefix(_KEPT).split(" ", 1)
+                    if rank == "all" or (world == self._group.world and int(rank) == self._group.rank):
+                        found[name] = saved.get_tensor(key).to(self._group.device)
+                    elif world != self._group.world:
+                        part = saved.get_tensor(key).to(self._group.device) / world
+                        found[name] = found[name] + part if name in found else part
+        return found, world
 
     def _read_back(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         """SafetensorError or OSError where this rank's file does not hold, on the disk, what was to be saved. One

@@ -91,6 +91,11 @@ def train(
     recompute: Annotated[
         bool, typer.Option("--recompute", help="Compute the learner's blocks again in backward, to save memory.")
     ] = False,
+    compress: Annotated[
+        str, typer.Option(help="Smaller gradients: none, fp16, bf16, powersgd, topk, 1bit or 2bit.")
+    ] = "none",
+    compress_rank: Annotated[int, typer.Option(help="Of powersgd: columns of its matrices.")] = 4,
+    compress_density: Annotated[float, typer.Option(help="Of topk: the part of the values that is sent.")] = 0.01,
     unused_parameters: Annotated[
         bool, typer.Option("--unused-parameters", help="A step may leave parameters untouched.")
     ] = False,
@@ -136,6 +141,9 @@ def train(
         "bucket_mb": bucket_mb,
         "shard": shard,
         "recompute": recompute,
+        "compress": compress,
+        "compress_rank": compress_rank,
+        "compress_density": compress_density,
         "unused_parameters": unused_parameters,
         "averaged": averaged or None,
         "seed": seed,

@@ -23,7 +23,8 @@ def make_optimizer(recipe: Recipe, learner: Learner, params: list[Parameter]) ->
     lr = recipe.learning_rate_at(0)
     match recipe.optimizer:
         case "sgd":
-            return torch.optim.SGD(params, lr=lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+            momentum = recipe.momentum if recipe.compress != "topk" else 0.0  # it is in what is sent
+            return torch.optim.SGD(params, lr=lr, momentum=momentum, weight_decay=recipe.weight_decay)
         case "lars":
             return Lars(
                 params,

@@ -12,7 +12,7 @@ from typing import Literal, assert_never
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from client_sdk.protocol.workers import Lease, Shard
+from client_sdk.protocol.workers import Compress, Lease, Shard, require_strategy
 
 BASE_BATCH = 256
 """The batch size to which the learning rate of the linear rule refers (Goyal et al. 2017, arXiv:1706.02677)."""
@@ -63,6 +63,15 @@ class Recipe(BaseModel):
     recompute: bool = False
     """Whether the learner's ``blocks`` store their inputs alone and are computed again in backward, for less memory and
     a third more computation (Chen et al. 2016, arXiv:1604.06174). The result has the same bits."""
+    compress: Compress = "none"
+    """How gradients are made smaller for slow links; what a step leaves out is added to the next. *fp16*, *bf16*: 16
+    bits a value. *powersgd*: two thin matrices (Vogels et al. 2019, arXiv:1905.13727). *topk*: the largest of what has
+    piled up (Lin et al. 2018, arXiv:1712.01887), with the momentum of sgd. *1bit*, *2bit*: signs, and whether they are
+    large. See ``client_sdk.learning.compression``."""
+    compress_rank: int = Field(default=4, ge=1, le=1024)
+    """Of powersgd: columns of the thin matrices."""
+    compress_density: float = Field(default=0.01, gt=0, le=1)
+    """Of topk: the part of the values that a process sends in a step."""
     averaged: tuple[str, ...] | None = None
     """The tensors that are trained, as a plan's task names them (``Task.averaged``). None: those that the learner
     trains."""
@@ -76,6 +85,7 @@ class Recipe(BaseModel):
     def _fits(self) -> Recipe:
         if self.warmup_steps > self.steps:
             raise ValueError(f"the warm-up has {self.warmup_steps} steps, and the whole training {self.steps}")
+        require_strategy(self.shard, self.compress, self.precision)
         if self.accumulate > self.batch_size:
             raise ValueError(f"a batch of {self.batch_size} cannot be cut into {self.accumulate} micro-batches")
         return self

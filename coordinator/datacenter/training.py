@@ -13,7 +13,7 @@ import math
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 import torch
 from torch import nn
@@ -24,6 +24,7 @@ from client_sdk.data import training_part
 from client_sdk.imports import uncollected
 from client_sdk.isolation import seed_generators, seeded
 from client_sdk.learning import state
+from client_sdk.learning.compression import Bits, Compressor, Halves, PowerSGD, TopK
 from client_sdk.learning.data import TensorExamples, as_examples
 from client_sdk.learning.errors import CheckpointMismatch, DataError, Diverged, LearnerFailed
 from client_sdk.learning.evaluation import explained
@@ -54,6 +55,8 @@ class Report:
     examples_seen: int
     seconds: float
     samples_per_s: float
+    gradient_bytes: int
+    """What this rank has handed to the exchange of gradients."""
     world: int
     device: str
 
@@ -119,7 +122,7 @@ def train(
             found = saved.open(resume)
             if found is not None:
                 _check_ahead(found, recipe, checkpoints, ranks)
-                job.restore(saved, found)
+                job.restore(saved, found, report)
                 step = found
         gradient = job.gradient
         counted = sum(weight.numel() for weight in gradient.params)
@@ -141,7 +144,7 @@ def train(
             fields = {"step": step, "steps": recipe.steps, "loss": loss, "learning_rate": learning_rate}
             meter.step(fields, len(batch), gradient.communication_s)
             if saved is not None and (step % checkpoint_every == 0 or step == recipe.steps):
-                saved.save(step, job.module, job.optimizer, job.scaler_state())
+                job.save(saved, step)
                 report({"event": "saved", "step": step})
         seconds = time.monotonic() - started
         trained = job.result(ranks)
@@ -152,6 +155,7 @@ def train(
         examples_seen=seen,
         seconds=seconds,
         samples_per_s=seen / seconds if seen else 0.0,
+        gradient_bytes=gradient.sent,
         world=ranks.world,
         device=str(ranks.device),
     )
@@ -171,10 +175,21 @@ class _Job:
     """The floating-point tensors that the recipe does not choose: they stay as they are, also those that a forward
     pass moves, such as BatchNorm's statistics."""
 
-    def restore(self, saved: Checkpoints, step: int) -> None:
+    def restore(self, saved: Checkpoints, step: int, report: OnMessage) -> None:
+        if (compressor := self.gradient.compressor) is not None:
+            compressor.kept, world = saved.kept(step)
+            if world != compressor.group.world:
+                reason = f"What {world} processes had not sent yet is shared out over {compressor.group.world}."
+                report({"event": "shared_out", "reason": reason})
         scaler = saved.load(step, self.module, self.optimizer)
         if self.scaler is not None and scaler is not None:
             self.scaler.load_state_dict(scaler)
+
+    def save(self, saved: Checkpoints, step: int) -> None:
+        compressor = self.gradient.compressor
+        kept = compressor.kept if compressor is not None else {}
+        shared = compressor.shared() if compressor is not None else ()
+        saved.save(step, self.module, self.optimizer, self.scaler_state(), kept, shared)
 
     def move(self, recipe: Recipe, group: Group, step: int) -> None:
         """Clip and step. Every rank holds the same gradients, so all results agree. A parameter that the loss did not
@@ -258,6 +273,7 @@ def _prepared(learner: Learner, model: Tensors, data: Any, recipe: Recipe, group
             unreached=Unreached.ZERO if recipe.unused_parameters else Unreached.REFUSED,
             blocks=learner.blocks,
             recompute=recipe.recompute,
+            compressor=None if group.alone else compressor_of(recipe, group),
         )
         with uncollected():  # torch imports its compiler for the first optimizer of a process
             optimizer = make_optimizer(recipe, learner, gradient.owned)
@@ -275,6 +291,22 @@ def _prepared(learner: Learner, model: Tensors, data: Any, recipe: Recipe, group
         scaler=scaler,
         left_out={name: model[name] for name in state.sent_names(model, ("*",), ("*",)) - sent},
     )
+
+
+def compressor_of(recipe: Recipe, group: Group) -> Compressor | None:
+    match recipe.compress:
+        case "none":
+            return None
+        case "fp16" | "bf16":
+            return Halves(group, torch.float16 if recipe.compress == "fp16" else torch.bfloat16)
+        case "powersgd":
+            return PowerSGD(group, recipe.compress_rank, recipe.seed)
+        case "topk":
+            return TopK(group, recipe.compress_density, recipe.momentum if recipe.optimizer == "sgd" else 0.0)
+        case "1bit" | "2bit":
+            return Bits(group, int(recipe.compress[0]))
+        case _:
+            assert_never(recipe.compress)
 
 
 _STRATEGIES: dict[str, type[GlobalGradient]] = {
@@ -298,8 +330,6 @@ def _check_fit(recipe: Recipe, examples: int, group: Group) -> None:
             f"A batch of {recipe.batch_size} cannot be split over {group.world} processes: "
             f"take at most {recipe.batch_size}, or a larger batch."
         )
-    if recipe.precision == "float16" and recipe.shard != "none":
-        raise LearnerFailed("float16 scales losses by a whole gradient: with shard take bfloat16 or float32.")
     if recipe.precision == "float16" and group.device.type != "cuda":
         raise LearnerFailed("float16 needs a GPU: on a CPU take bfloat16 or float32.")
 

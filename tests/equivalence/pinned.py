@@ -118,6 +118,9 @@ _DATACENTER_TASK = {
     "precision": "bfloat16",
     "shard": "full",
     "recompute": True,
+    "compress": "none",
+    "compress_rank": 2,
+    "compress_density": 0.5,
 }
 _BOUNDS = {
     "smallest_cohort": 32,

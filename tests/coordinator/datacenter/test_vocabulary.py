@@ -26,9 +26,12 @@ OTHER: dict[str, Any] = {
     "momentum": 0.5,
     "weight_decay": 0.2,
     "trust_coefficient": 0.02,
-    "precision": "float16",
-    "shard": "full",
+    "precision": "bfloat16",
+    "shard": "optimizer",
     "recompute": True,
+    "compress": "powersgd",
+    "compress_rank": 2,
+    "compress_density": 0.5,
 }
 """Another value than the default for every number of a plan's section."""
 
