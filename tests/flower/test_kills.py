@@ -19,6 +19,7 @@ import pytest
 
 from tests.coordinator.service.conftest import Server
 from tests.flower.folders import write_app
+from tests.rotating import on_day
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -143,6 +144,7 @@ def app(tmp_path: Path) -> Path:
     return write_app(tmp_path / "app", server=SERVER, client=CLIENT, config={"rounds": ROUNDS})
 
 
+@on_day(0, of=2)
 def test_coordinator_killed_in_the_middle(app: Path, tmp_path: Path) -> None:
     server = Server.start(tmp_path / "data")
     try:
@@ -165,6 +167,7 @@ def test_coordinator_killed_in_the_middle(app: Path, tmp_path: Path) -> None:
     ]
 
 
+@on_day(1, of=2)
 def test_server_app_killed_in_the_middle(app: Path, tmp_path: Path) -> None:
     server = Server.start(tmp_path / "data")
     try:
