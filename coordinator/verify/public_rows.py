@@ -35,7 +35,8 @@ class RoundTimes:
 
     def add(self, event: EventRow) -> None:
         number: Any = event.body.get("round", 0)
-        if event.kind != "Discarded" and 0 < number >= self._round:
+        later = event.kind == "Discarded" or bool(event.body.get("late"))  # of a round that was over before
+        if not later and 0 < number >= self._round:
             self._round = number
             self._last[number] = []
         self._last[self._round].append(event)

@@ -90,6 +90,8 @@ class ExplorerDevice:
         self._waiting_for = 0
         self._read = ("", b"")
         """Digest and bytes of the checkpoint that this process fetched last."""
+        self._models: dict[str, bytes] = {}
+        """Digest -> bytes of each that it has fetched, of secure rounds."""
         self._fetched = False
         """Whether that is what it did last."""
         self.former: list[MemoryStorage] = []
@@ -246,8 +248,8 @@ class ExplorerDevice:
                 return
             except Exception as error:
                 raise Broken("no-bug", f"the session of {self.name} raised {error!r}") from error
-            if isinstance(action, Sketch):  # the worlds' models are no models of anything
-                step = self._sending(Sketched(b"", b"", self.sender.now()))
+            if isinstance(action, Sketch):
+                step = self._sending(self._sketched(action))
                 continue
             if not isinstance(action, Save | Keep | Spend | Load | Recall | Settle):
                 break
@@ -263,6 +265,13 @@ class ExplorerDevice:
                 return
             step = self._sending(reply)
         self._perform(action)
+
+    def _sketched(self, action: Sketch) -> Sketched:
+        if self.secure is None:
+            raise TypeError("a device of plain rounds sketches a model")
+        digest = action.assignment.checkpoint.digest
+        self._read = (digest, self._models[digest])  # the signed model was fetched after it
+        return self.secure.sketched(action.assignment, self._models, self.sender.now(), first=action.first)
 
     def _stops(self, error: ProblemError) -> None:
         """The session has ended: rightly where its key is revoked, or its certificate was not renewed in time."""
@@ -410,6 +419,8 @@ class ExplorerDevice:
         if hashlib.sha256(body).hexdigest() != action.checkpoint.digest:
             return RequestRefused(problem("digest-mismatch", "The checkpoint's bytes changed on the way.").problem, at)
         self._read = (action.checkpoint.digest, body)
+        if self.secure is not None:
+            self._models[action.checkpoint.digest] = body
         self._fetched = True
         return Fetched(at)
 

@@ -175,6 +175,8 @@ class FollowedRun:
     """Of a run with noise."""
     declined: set[str] = field(default_factory=set)
     """Devices that take part in no round of this run on this model any more, without having signed on it."""
+    vouched: tuple[int, str] | None = None
+    """The last version that somebody has signed, and the signature, right or not."""
     made_in: int = 0
     """The round that made this model; 0: it is the first one."""
     tensors: bytes = b""

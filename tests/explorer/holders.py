@@ -22,6 +22,7 @@ from client_sdk.credentials.request_signature import LIFETIME_S, RequestSignatur
 from client_sdk.device.record import AuthorityRef
 from client_sdk.http.exchange import LearntClock
 from client_sdk.identity import DeviceKey
+from client_sdk.secagg.origin import sign_model
 
 AUTHORITY_URL = "https://authority.explorer"
 DAY_S = 86_400
@@ -116,6 +117,12 @@ def parsed_once() -> Iterator[None]:
     finally:
         for kind, parse in real:
             kind.parse = parse  # type: ignore[attr-defined]
+
+
+@lru_cache(maxsize=256)
+def model_signed(model: bytes, run: str, version: int) -> bytes:
+    """The signature of the authority under this version of the run's model. ``model``: its digest."""
+    return sign_model(_key("authority"), model, run, version)
 
 
 @lru_cache(maxsize=256)

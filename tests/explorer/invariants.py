@@ -50,6 +50,7 @@ INVARIANTS: dict[str, str] = {
     "quorum": "A round commits with at least its quorum.",
     "spent": "A device signs one list on one model, reveals one share of each dealer, and is drawn on it no more.",
     "groups": "A device is in the one group that the nonces of all give; nothing of one group counts in another.",
+    "origin": "Where its owner wants a signature under the model, a device is in no round of a run that nobody signed.",
     "barred": "Who is barred has lied; no honest device is, and no message of one is refused as wrong.",
     "late-report": "An update after a round has closed does not count.",
     "receipt": "The same bytes again get the same receipt; a device sends no other bytes in a round.",

@@ -37,6 +37,9 @@ def assigned(world: World, run: TrackedRun, device: str, answer: Assignment, now
     _offered(run, answer.checkpoint, answer.plan_digest, answer.task, mu=run.mu.mu)
     _require("rule for partial work", answer.partial, run.plan["aggregation"]["partial"])
     _require("limit of an update", answer.max_update_bytes, world.register.longest(run.plan["task"]["codec"]))
+    if answer.secure is not None:
+        signed = answer.secure.signed
+        _require("signed version", signed and (signed.version, signed.signature), run.vouched)
     collect_s = float(run.plan["cohort"]["collect_s"])
     possible = [max(0.0, min(deadline - now, collect_s)) for deadline in run.deadlines]
     if not any(abs(answer.report_within_s - left_s) < 1e-6 for left_s in possible):

@@ -11,15 +11,18 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+from client_sdk.device.contribution import model_digest
 from client_sdk.protocol.devices import Score
 from client_sdk.protocol.operators import CreateRun, MetricReport, RunView
 from client_sdk.protocol.problems import Problem
 from client_sdk.protocol.workers import WorkerView
 from client_sdk.tensors import to_bytes
 from coordinator.runtime.coordinator import Coordinator
+from tests.explorer import invariants
 from tests.explorer.durable import Durable
 from tests.explorer.faults import Broken
 from tests.explorer.follow import TrackedRun
+from tests.explorer.holders import model_signed
 from tests.explorer.marks import first_model
 from tests.explorer.replica import Replica
 from tests.explorer.watch import InvariantWatch
@@ -30,6 +33,8 @@ REQUIRED = {"op-pause": "running", "op-resume": "paused"}
 ACTIONS = ("op-pause", "op-resume", "op-stop", "op-create", "op-score", "op-revoke")
 UNBAR_S = 8.0
 """Seconds between two looks of an owner at who is barred."""
+SIGN_S = 15.0
+"""Seconds between two signatures under a model."""
 JUMPS_S = (3.0, 20.0, 400.0, 90_000.0)
 
 
@@ -51,6 +56,8 @@ class ExplorerOperator:
         for _ in range(2):
             for jump in ("clock-ahead", "clock-back"):
                 world.agenda.after(world.chance.between("jump", 0.0, world.shape.storm_s), self._jump, jump)
+        for _ in range(int(world.shape.storm_s / SIGN_S) if world.shape.signed else 0):
+            world.agenda.after(world.chance.between("sign", 0.0, world.shape.storm_s), self._vouch_any)
         for number in range(int(world.shape.storm_s / UNBAR_S) if "op-unbar" in world.possible else 0):
             world.agenda.after(world.chance.between("unbar", 0.0, world.shape.storm_s), self._unbar, number % 4 == 0)
 
@@ -104,6 +111,30 @@ class ExplorerOperator:
             if run.status == "paused":
                 self._ask("resume", lambda coordinator, name=run.run: coordinator.operators.resume(name))
             self.advance(run)
+            self._vouch(run.run, right=True)
+
+    def _vouch(self, name: str, *, right: bool) -> None:
+        """Somebody gives the signature of the authority under the newest version. Otherwise it is one of another
+        version, which devices must not take, or said to be one of it, which must be refused."""
+        run, world = self._watch.runs[name], self._world
+        if not world.shape.signed or run.over or (right and (not run.version or name in world.signed)):
+            return
+        row = self._durable.store.checkpoint(name, run.version)
+        if row is None:
+            return
+        model, before = model_digest(invariants.read(self._durable, row.digest)), world.interruptions
+        version = run.version if right or world.chance.unit("of another") < 0.5 else run.version + 1
+        signature = model_signed(model, name, version if right else run.version + 1).hex()
+        answer = self._ask("vouch", lambda coordinator: coordinator.operators.vouch(name, version, signature))
+        self._watch.step()
+        if right and isinstance(answer, RunView):
+            world.signed.add(name)
+        if before == world.interruptions and isinstance(answer, RunView) and run.vouched != (version, signature):
+            raise Broken("ack-durable", f"the signature of version {version} of {name} was taken; it has {run.vouched}")
+
+    def _vouch_any(self) -> None:
+        for name in list(self._watch.runs):
+            self._vouch(name, right=self._world.chance.unit("right") < 0.5)
 
     def advance(self, run: TrackedRun) -> None:
         """The owner advances a run that is exhausted, and only such a one."""

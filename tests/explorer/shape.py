@@ -25,6 +25,8 @@ SECURE = 1 / 6
 """The part of the schedules, of those without a datacenter, whose rounds are secure."""
 GROUPED = 1 / 60
 """The part of the schedules, of those without a datacenter, whose secure rounds have several groups."""
+SIGNED = 0.2
+"""The part of these in which some devices want a signature under the run's model."""
 REAL_CRYPTO = 0.1
 """The part of these with real cryptography, which takes several times as long."""
 UNBARS = 0.3
@@ -123,6 +125,9 @@ class Shape:
     copied: bool = False
     """Whether liars send the bytes of an update while its device's request is under way."""
 
+    signed: bool = False
+    """Whether some devices take part in secure rounds only where somebody has signed a model of the run."""
+
     flower: bool = False
     """Whether a Flower run goes on beside the runs."""
     leavers: int = 0
@@ -213,6 +218,7 @@ class Shape:
             shape = _in_a_datacenter(made_secure(shape) if both else shape, chance)
         elif (secure := chance.unit("secure")) < (0.4 if rare == "flips" else SECURE) and not shape.http:
             shape = made_secure(shape, groups=chance.pick("groups", GROUPS) if 0 <= SECURE - secure < GROUPED else 1)
+            shape = replace(shape, signed=shape.secure and chance.unit("signed runs") < SIGNED)
         shape = flipped(shape) if rare == "flips" else shape
         often = PRIVATE_FLIPS if rare == "flips" else PRIVATE_SECURE if shape.secure else PRIVATE
         return made_private(shape) if chance.unit("noise in rounds") < often else shape

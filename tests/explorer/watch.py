@@ -180,6 +180,8 @@ class InvariantWatch:
         spent = {device for device in run.cohort if private is not None and private.is_spent(device)}
         secure_checks.blamed(world.vectors, left_out | spent, run, event)
         secure_checks.openable(world.dishonest, run, event)
+        if event.kind == "Advertised" and event.body["device"] in world.strict and run.run not in world.signed:
+            raise Broken("origin", f"{event.body['device']} is in round {run.round} of {run.run}, which nobody signed")
         if event.kind == "Opened":
             secure_checks.opened(world.vectors, self.durable, run, event)
         if event.kind == "Rostered":
@@ -248,6 +250,8 @@ class InvariantWatch:
                 self._refused_update(request, answer)
             case Problem(kind="invalid-update") if request.event == "secure-message":
                 self._refused_message(request, answer)
+            case Problem(kind="stale" | "conflict" | "late") if request.event == "refuse" and not disturbed:
+                self._refused_decline(request, answer)
             case ResultReceipt():
                 self._result_taken(request, answer)
             case Problem(kind="conflict") if request.event == "withdraw" and not disturbed:
@@ -289,6 +293,16 @@ class InvariantWatch:
         doubtful = world.dishonest | world.vectors.deceived | world.authority.left_out.keys() | world.authority.short
         if device not in doubtful:
             raise Broken("barred", f"a message of {device} was refused, and it does not lie: {answer}")
+
+    def _refused_decline(self, request: SentRequest, answer: Problem) -> None:
+        """What a device declines counts as long as the model is the same, also where the round is over."""
+        path: dict[str, Any] = request.send.path  # type: ignore[union-attr]
+        run, number, device = self.run(path["run"]), int(path["round"]), request.holder.id
+        over = run.ended.get(number)
+        if over is None or run.over or not self._is_read or device not in over.cohort or number <= run.made_in:
+            return
+        if device not in run.unfit and not request.send.message.spent:  # type: ignore[union-attr]
+            raise Broken("named", f"{device} has declined in round {number} of {run.run}, and got: {answer}")
 
     def _refused_update(self, request: SentRequest, answer: Problem) -> None:
         path: dict[str, Any] = request.send.path  # type: ignore[union-attr]

@@ -45,6 +45,10 @@ class World:
         self.vectors = Vectors(self.streams)
         self._written: list[str] = []
         """Lines of the coordinator's log since the last look."""
+        self.strict: set[str] = set()
+        """Ids of the devices that take part only where somebody has signed a model of the run."""
+        self.signed: set[str] = set()
+        """Runs of which somebody has."""
         self.dishonest: set[str] = set()
         """Ids of the devices that lie."""
         self._rates, self._focus = shape.rates, shape.focus

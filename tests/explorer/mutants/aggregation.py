@@ -39,9 +39,9 @@ def _double_count() -> Patches:
             effects = [*effects, fx.Fold(round=state.round_number, contribution=item)]
         return following, effects
 
-    def fold(self: SpooledSums, round: int, item: Contribution) -> None:
+    def fold(self: SpooledSums, round: int, item: Contribution, clip: float = 0.0) -> None:
         if not (self._current is not None and self._current.round > round):
-            self._add(self._sum_of(round), item)
+            self._add(self._sum_of(round, clip), item)
 
     return [(collecting, "reported", again), (SpooledSums, "fold", fold)]
 
@@ -67,9 +67,9 @@ def _lost_update() -> Patches:
     """The sum leaves out one of the updates that the commit names."""
     total = SpooledSums.total
 
-    def short(self: SpooledSums, round: int, items: tuple[Contribution, ...]) -> Any:
+    def short(self: SpooledSums, round: int, items: tuple[Contribution, ...], clip: float = 0.0) -> Any:
         self._current = None
-        return total(self, round, items[1:] if len(items) > 1 else items)
+        return total(self, round, items[1:] if len(items) > 1 else items, clip)
 
     return [(SpooledSums, "total", short)]
 
@@ -78,9 +78,9 @@ def _lost_update() -> Patches:
 def _stale_sum() -> Patches:
     """A running sum is kept when the next round begins."""
 
-    def sum_of(self: SpooledSums, round: int) -> Any:
+    def sum_of(self: SpooledSums, round: int, clip: float) -> Any:
         if self._current is None:
-            self._current = aggregators._RoundSum(round, ExactSum(self._layout.elements))
+            self._current = aggregators._RoundSum(round, clip, ExactSum(self._layout.elements))
         self._current.round = round
         self._current.folded.clear()
         return self._current

@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
+from client_sdk.device import secure_round
 from coordinator.engine.phases import opening
-from coordinator.engine.secure import marks, unmasking
-from coordinator.secure import performing
+from coordinator.engine.secure import departures, marks, unmasking
+from coordinator.secure import performing, requests
 from tests.explorer.mutants.registry import mutant
 from tests.explorer.mutants.secure import CALM, LYING, VANISHING, Patches
 
@@ -62,3 +63,41 @@ def _bar_not_lifted() -> Patches:
         return (following if following is state else replace(following, barred=state.barred)), effects
 
     return [(marks, "unbarred", recorded)]
+
+
+SIGNED: dict[str, Any] = {**CALM, "signed": True}
+
+
+@mutant("another-version-vouched", "log", **SIGNED)
+def _another_version_vouched() -> Patches:
+    """A signature is taken for a version that is not the run's newest one."""
+    take = marks.vouched
+
+    def any_version(state: Any, event: Any) -> Any:
+        return take(replace(state, version=event.version), event)[0], []
+
+    return [(marks, "vouched", any_version)]
+
+
+@mutant("any-signature-taken", "origin", **SIGNED)
+def _any_signature_taken() -> Patches:
+    """A device does not look at the signature under a model."""
+    return [(secure_round, "require_origin", lambda *given: None)]
+
+
+@mutant("signature-asks-nobody-again", "draw", "liveness", **SIGNED)
+def _signature_asks_nobody_again() -> Patches:
+    """Who has declined a model is not asked again when somebody has signed it."""
+    take = marks.vouched
+
+    def declined_still(state: Any, event: Any) -> Any:
+        following, effects = take(state, event)
+        return (following if following is state else replace(following, declined=state.declined)), effects
+
+    return [(marks, "vouched", declined_still)]
+
+
+@mutant("late-decline-ignored", "named", **{**SIGNED, "rates": {"delay": 0.3, "lose-request": 0.02}})
+def _late_decline_ignored() -> Patches:
+    """What a device declines when its round is over counts for nothing."""
+    return [(owner, "is_declined_late", lambda state, number: False) for owner in (departures, requests)]

@@ -72,6 +72,9 @@ class SecureFollowing(Following):
         if event.kind == "Advanced":
             return self._advanced(event, body)
         if event.kind == "Vouched":
+            if self.over or not 0 < body["version"] == self.version:
+                raise self._odd(event, f"the run is at version {self.version}")
+            self.vouched = body["version"], body["signature"]
             self.declined.clear()
             return []
         if event.kind == "Unbarred":

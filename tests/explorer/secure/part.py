@@ -5,13 +5,14 @@ checks see of it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from client_sdk.credentials.certificate import RevocationList
-from client_sdk.device.actions import FetchList, Send
+from client_sdk.device.actions import FetchList, Send, Sketched
+from client_sdk.device.contribution import model_digest
 from client_sdk.device.storage import MemoryStorage
 from client_sdk.identity import Signer
 from client_sdk.protocol.devices import Assignment, CheckIn, Policy
@@ -19,6 +20,8 @@ from client_sdk.secagg.actions import Primitives
 from client_sdk.secagg.complaints import Complaint, OpenedPairs
 from client_sdk.secagg.masks import Masker
 from client_sdk.secagg.memory import Live, Memory
+from client_sdk.secagg.nearness import SKETCH_BYTES
+from client_sdk.secagg.origin import First
 from client_sdk.secagg.parameters import SMALLEST
 from client_sdk.secagg.roster import MaskingCohort
 from client_sdk.secagg.survivors import RevealedShares, Survivors
@@ -29,16 +32,26 @@ from tests.explorer.holders import Holder
 from tests.explorer.secure.lies import DishonestPart
 from tests.explorer.secure.quick_crypto import HashSigner
 from tests.explorer.secure.vectors import Signatures, header_of, tensors_of
+from tests.explorer.shape import Shape
 
 if TYPE_CHECKING:
     from tests.explorer.world import World
 
+SKETCH = bytes(SKETCH_BYTES)
+"""Of all models: no owner bounds how far one is from another."""
+STRICT = 3
+"""One of so many devices wants a signature, where some do."""
 BLOCK_BYTES = 1 << 12
 """Of a mask's key stream: vectors are short here."""
 
 
 def _masker(bits: int) -> Masker:
     return Masker(bits, BLOCK_BYTES)
+
+
+def is_strict(shape: Shape, name: str) -> bool:
+    """Whether the owner of this device wants a signature under a run's model."""
+    return shape.signed and int(name[1:]) % STRICT == 1
 
 
 class SecurePart:
@@ -49,7 +62,10 @@ class SecurePart:
         self.signer: Signer = holder.key if world.shape.real_crypto else HashSigner(holder.key.public_hex)
         self.lies = DishonestPart(world, holder.id, self.signer, also)
         self.entropy = world.chance.entropy(f"entropy {name}")
-        self._bounds = Policy(secure=any_work(smallest_cohort=SMALLEST))
+        strict: dict[str, Any] = {"origins": "signed"} if is_strict(world.shape, name) else {}
+        if strict:
+            world.strict.add(holder.id)
+        self._bounds = Policy(secure=any_work(smallest_cohort=SMALLEST, **strict))
 
     @property
     def is_honest(self) -> bool:
@@ -74,6 +90,17 @@ class SecurePart:
         """The list of this digest, where the authority has made one, else its newest."""
         lists = self._world.authority.lists
         return next((one for one in lists if one.digest == action.digest), lists[-1])
+
+    def sketched(self, assignment: Assignment, models: Mapping[str, bytes], at: float, *, first: bool) -> Sketched:
+        """What the device finds out of this round's model, and with ``first`` of the signed one. Worlds of which no
+        device wants a signature keep no account of models."""
+        if not self._world.shape.signed:
+            return Sketched(b"", b"", at)
+        signed, found = None if assignment.secure is None else assignment.secure.signed, First()
+        if first and signed is not None:
+            found = First(version=signed.version, sketch=SKETCH, signed=model_digest(models[signed.digest]))
+        tensors = canonical_digest(models[assignment.checkpoint.digest])
+        return Sketched(SKETCH, bytes.fromhex(tensors), at, self._world.register.lanes, found)
 
     def trained(
         self, assignment: Assignment, number: int, examples: int, checkpoint: bytes, variant: int, invalid: bool

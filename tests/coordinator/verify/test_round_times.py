@@ -1,0 +1,28 @@
+"""When rounds ended, by the events of their log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordinator.store.port import EventRow, RoundRow
+from coordinator.verify.public_rows import RoundTimes
+
+
+def event(seq: int, kind: str, **body: Any) -> EventRow:
+    return EventRow(seq=seq, at=float(seq), kind=kind, body=body)
+
+
+def test_repro_a_late_decline_is_of_a_round_that_was_over() -> None:
+    """It came before the next round was drawn, and verify looked for the end of its round after it."""
+    times = RoundTimes()
+    events = [
+        event(1, "Created"),
+        event(2, "Drawn", round=1),
+        event(3, "Tick"),
+        event(4, "Declined", round=1, late=True),
+    ]
+    for one in events:
+        times.add(one)
+    about: dict[str, Any] = {"run": "marks", "round": 1, "attempt": 0, "kind": "secure", "collecting_at": 2.0}
+    row = RoundRow(**about, status="abandoned", reason="too few were left", opened_at=1.0, closed_at=3.0)
+    assert list(times.findings({1: row})) == []
