@@ -42,6 +42,21 @@ def test_of_sound_noise_it_finds_most_of_the_claim_and_no_more(seed: int) -> Non
     assert 0.7 * found.claimed < found.estimate < 1.3 * found.claimed
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("mechanism", ["tree", "blt"])
+def test_of_sound_correlated_noise_it_finds_most_of_the_claim_and_no_more(mechanism: str) -> None:
+    found = correlated(mechanism)
+    assert (found.rounds, found.holds) == (8, True)
+    assert 0.6 * found.claimed <= found.low <= found.claimed
+    assert found.claimed <= found.high or mechanism == "tree", "of a tree nodes count that are never drawn"
+
+
+def correlated(mechanism: str) -> privacy_audit.Audited:
+    sections = {"cohort": {"most_rounds": 4, "apart": 5}, "finish": {"rounds": 40}}
+    privacy = {**PLAN["privacy"], "mechanism": mechanism, "noise": 2.0}
+    return audit(Plan.parse({**PLAN, **sections, "privacy": privacy}), canaries=300)
+
+
 def half_the_noise(patch: pytest.MonkeyPatch) -> None:
     deviation = Privacy.deviation
     patch.setattr(Privacy, "deviation", lambda self, plan: deviation(self, plan) // 2)
@@ -66,7 +81,25 @@ def noise_in_the_first_block_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DiscreteGaussian, "draw", first)
 
 
-BROKEN = (half_the_noise, no_clip, one_stream_for_all_rounds, noise_in_the_first_block_alone)
+def statistics_outside_the_noise(patch: pytest.MonkeyPatch) -> None:
+    """Of a tenth of the values, as if these were a model's statistics, added beside."""
+    draw = DiscreteGaussian.draw
+
+    def parameters(self: DiscreteGaussian, key: bytes, size: int, begin: int = 0) -> Any:
+        found = draw(self, key, size, begin)
+        found[size - size // 10 :] = 0
+        return found
+
+    patch.setattr(DiscreteGaussian, "draw", parameters)
+
+
+BROKEN = (
+    half_the_noise,
+    no_clip,
+    one_stream_for_all_rounds,
+    noise_in_the_first_block_alone,
+    statistics_outside_the_noise,
+)
 
 
 @pytest.mark.parametrize("break_it", BROKEN, ids=lambda broken: broken.__name__)
@@ -75,6 +108,18 @@ def test_a_broken_mechanism_gives_away_more_than_it_claims(break_it: Any, monkey
     found = played()
     assert not found.holds
     assert found.low > found.claimed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("break_it", "mechanism"), [(half_the_noise, "tree"), (half_the_noise, "blt"), (one_stream_for_all_rounds, "blt")]
+)
+def test_broken_correlated_noise_gives_away_more_than_it_claims(
+    break_it: Any, mechanism: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_it(monkeypatch)
+    found = correlated(mechanism)
+    assert not found.holds
 
 
 @pytest.mark.parametrize(("gap", "delta", "epsilon"), [(1.0, 1e-5, 4.377), (0.2, 1e-5, 0.7255), (2.0, 1e-5, 9.997)])
