@@ -7,6 +7,7 @@ process two to three seconds.
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.util
 import os
 import traceback
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from client_sdk.learning.errors import LearningError
 from client_sdk.learning.group import Group, joined
 from tests.ports import free_port
 
+multiprocessing.util.get_temp_dir()  # that of the fork server, which ends after the folders of the tests are removed
 HANG_S = 60.0
 IMPORTED = ["torch.distributed.checkpoint", "client_sdk.learning.group_trainer", "coordinator.datacenter.training"]
 
