@@ -91,10 +91,6 @@ class RoundSummary:
     """Why updates were refused: reason -> how many; late ones left out."""
     missed: int = 0
     """How often its selection found too few devices."""
-    clip_after: float | None = None
-    """Of a committed private round: the clip of the next one, where that adapts."""
-    within: float | None = None
-    """And the part of its updates that were within its own clip, by bits with noise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,8 +184,6 @@ def _round(view: RoundView, wall_s: float | None, model_bytes: int) -> RoundSumm
         **({} if treated is None else {name: getattr(treated, name) for name in _TREATMENT}),
         refused_for=None if treated is None else treated.refused,
         missed=view.missed,
-        clip_after=view.clip_after,
-        within=view.within,
     )
 
 

@@ -119,7 +119,8 @@ def audit(plan: Plan, *, canaries: int = 400, seed: int = 0, confidence: float =
     )
     models = np.array([history.checkpoint(version)["w"] for version in range(rounds + 1)], np.float64)
     matrix = np.linalg.inv(_noise_of(privacy.strategy(tight), rounds))
-    clips = [privacy.clip, *(row.clip_after or privacy.clip for row in history.rounds)]
+    bodies: list[Any] = [row.body for row in history._store.rounds(history.run)]
+    clips = [privacy.clip, *(body.get("clip_after", privacy.clip) for body in bodies)]
     steps = np.diff(models, axis=0) / np.array(clips[:rounds])[:, None]
     released = matrix @ steps * canaries  # C g + z
     early = [int(item.device.split("-")[1]) for item in history._store.contributions(history.run, 1)]
