@@ -68,7 +68,7 @@ PAGE = 3
 """Events of a page of the log."""
 AGAIN = 0.3
 """How often the coordinator's folder is set back to where there was no run, for once to where there was one."""
-SECOND_ROUNDS = 3
+SECOND_ROUNDS = 2
 """As long as so many rounds the coordinator goes on after that."""
 BLOCK = 96
 """Bytes of a block of a blob, where bits flip."""
