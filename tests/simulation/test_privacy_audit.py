@@ -15,7 +15,7 @@ from client_sdk.secagg.noise import BLOCK, DiscreteGaussian
 from coordinator.engine.plan import Plan
 from coordinator.engine.privacy import Privacy
 from coordinator.folding import validation
-from coordinator.folding.noise import RoundSeed
+from coordinator.folding.noise import Noise, RoundSeed
 from coordinator.folding.validation import Bounds
 from simulation.simulator import privacy_audit
 from simulation.simulator.privacy_audit import _epsilon_of_gap, audit
@@ -62,6 +62,12 @@ def half_the_noise(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Privacy, "deviation", lambda self, plan: deviation(self, plan) // 2)
 
 
+def wrong_denominator(patch: pytest.MonkeyPatch) -> None:
+    """The sum is divided by the goal, and its noise by those that were selected, twice as many."""
+    drawn = Noise._of
+    patch.setattr(Noise, "_of", lambda self, keys, size: drawn(self, keys, size) * self._goal // (2 * self._goal))
+
+
 def no_clip(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(validation, "_WITHIN", 1000.0)
 
@@ -95,6 +101,7 @@ def statistics_outside_the_noise(patch: pytest.MonkeyPatch) -> None:
 
 BROKEN = (
     half_the_noise,
+    wrong_denominator,
     no_clip,
     one_stream_for_all_rounds,
     noise_in_the_first_block_alone,
