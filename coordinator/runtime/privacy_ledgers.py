@@ -19,10 +19,10 @@ from client_sdk.privacy.accounting import epsilon_of, rho_for
 from client_sdk.protocol.names import did_you_mean
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
+from coordinator.engine import rounds
 from coordinator.engine.event_fields import updates_digest
 from coordinator.engine.plan import Plan
 from coordinator.engine.privacy import Privacy
-from coordinator.engine.rounds import step
 from coordinator.engine.state import RunState
 from coordinator.store.port import LedgerRow, Reader, RunRow, Transaction
 
@@ -86,7 +86,7 @@ def stepped(tx: Transaction, state: RunState, event: ev.Event) -> Iterator[tuple
     a list is shown, its sum can be opened. It is asked in the transaction that would debit the list."""
     todo = [event]
     while todo:
-        following, effects = step(state, todo[-1])
+        following, effects = rounds.step(state, todo[-1])
         listed = next((one.devices for one in effects if isinstance(one, fx.RecordDebit)), ())
         if listed and state.secure is not None:
             tx.hold_privacy_ledgers()
