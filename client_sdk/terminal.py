@@ -64,6 +64,7 @@ _MODULE_EXTRAS = {
     "uvicorn": "coordinator",
     "flwr": "flower",
     "psutil": "datacenter",
+    "safetensors": "datacenter",
     "pooch": "datasets",
     "pyarrow": "datasets",
     "unearth": "datasets",

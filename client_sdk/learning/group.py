@@ -23,10 +23,11 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
+from threading import Thread
 from typing import Any
 
 import torch
@@ -42,6 +43,9 @@ DEFAULT_HANG_S = 300.0
 
 START_S = 120.0
 """Seconds that the ranks have to connect: some may load their programs much slower than others."""
+
+_ANSWER_S = 5.0
+"""Seconds in which a store answers where it does at all."""
 
 
 class NoDevice(LearningError):
@@ -194,25 +198,31 @@ class Group:
         if self.store is None:
             return error
         if not self.first_to("left"):
-            return RankFailed(self._why_left() or "Another rank stopped.")
+            return RankFailed(self.why_left() or "Another rank stopped.")
         self.store.set("left", f"Rank {self.rank} stopped: {sentence(error)}")
         return error
 
-    def _why_left(self) -> str | None:
-        """Of a rank that has left."""
-        try:
-            return self.store.get("left").decode() if self.store is not None and self.store.check(["left"]) else None
-        except RuntimeError:  # the store is gone too
-            return None
+    def why_left(self) -> str | None:
+        """What a rank that has left has told; None where none has, or the store does not answer: who hosts it may have
+        died, or stand still."""
+        found: list[str] = []
+
+        def look() -> None:
+            with suppress(RuntimeError):
+                if self.store is not None and self.store.check(["left"]):
+                    found.append(self.store.get("left").decode())
+
+        looking = Thread(target=look, name="quorate-left", daemon=True)
+        looking.start()
+        looking.join(_ANSWER_S)
+        return found[0] if found else None
 
     @contextmanager
     def unbroken(self) -> Iterator[None]:
-        """Turns what a failed collective raises into GroupLost, or into RankFailed where a rank ``left``."""
+        """Turns what a failed collective raises into GroupLost."""
         try:
             yield
         except (RuntimeError, ValueError) as error:
-            if (why := self._why_left()) is not None:
-                raise RankFailed(why) from error
             line = (str(error).strip() or type(error).__name__).split("\n", 1)[0]
             line = re.sub(r"^\[/\S+\] ", "", line).split(". This is typically", 1)[0].rstrip(".")  # Gloo's own lines
             raise GroupLost(

@@ -53,9 +53,7 @@ class OptimizerShards(GlobalGradient):
         return self._parts[self._group.rank]
 
     @torch.no_grad()
-    def moved(self) -> None:
-        if self._group.alone:
-            return
+    def moved(self, last: bool) -> None:
         for rank, part in enumerate(self._parts):
             for kind in dict.fromkeys(weight.dtype for weight in part):
                 own = [weight.detach() for weight in part if weight.dtype is kind]
@@ -97,7 +95,11 @@ class FullShards(GlobalGradient):
     def compute(self, *arguments: Any) -> tuple[float, float]:
         try:
             return super().compute(*arguments)
-        except (RankFailed, GroupLost, Diverged):
+        except GroupLost as lost:
+            if (why := self._group.why_left()) is not None:
+                raise RankFailed(why) from lost
+            raise
+        except (RankFailed, Diverged):
             raise
         except LearningError as error:
             raise self._group.leave(error) from error.__cause__

@@ -194,7 +194,8 @@ class GlobalGradient:
         self._ddp: DistributedDataParallel | None = None
         self._waited = (0, 0.0)
         self._steps = 0
-        self._buffers = _own_buffers(module)
+        self._kept: dict[str, torch.Tensor] = {}
+        self._buffers = own_buffers(module)
         if not group.alone and self._stays:
             with group.unbroken():
                 self._ddp = DistributedDataParallel(
@@ -224,8 +225,30 @@ class GlobalGradient:
             return self.compressor.sent
         return 0 if self._group.alone else self._steps * sum(w.numel() * w.element_size() for w in self.params)
 
-    def moved(self) -> None:
-        """Give all ranks what each rank's optimizer has moved."""
+    @property
+    def together(self) -> bool:
+        """Whether all ranks have the same model, so that a step can be saved."""
+        return True
+
+    @property
+    def kept(self) -> dict[str, torch.Tensor]:
+        """What the next step needs beside the model and the optimizer, on this rank."""
+        return self._kept if self.compressor is None else self.compressor.kept
+
+    @property
+    def shared(self) -> frozenset[str]:
+        """Names in ``kept`` that are the same on all ranks."""
+        return frozenset() if self.compressor is None else self.compressor.shared()
+
+    def restored(self, kept: dict[str, torch.Tensor]) -> None:
+        """Go on with what was kept, and with the model as it is now."""
+        self.kept.clear()
+        self.kept.update(kept)
+
+    def moved(self, last: bool) -> tuple[float, float] | None:
+        """Give all ranks what each rank's optimizer has moved. ``last``: whether no step follows. Where ranks tell each
+        other their losses only now, (sum, weight) of these; else None."""
+        return None
 
     def clip(self, max_norm: float, step: int) -> None:
         """As ``local_sgd.clip``: by the norm of the whole gradient, on every rank alike."""
@@ -373,7 +396,7 @@ def for_group(module: nn.Module, group: Group, *, accumulate: int = 1, smallest:
     return nn.SyncBatchNorm.convert_sync_batchnorm(module) if group.device.type == "cuda" else module
 
 
-def _own_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
+def own_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
     """The buffers by name, except those of SyncBatchNorm, which sees the whole batch."""
     return {
         f"{place}.{name}" if place else name: buffer

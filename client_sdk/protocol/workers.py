@@ -36,12 +36,16 @@ Shard = Literal["none", "optimizer", "gradients", "full"]
 Compress = Literal["none", "fp16", "bf16", "powersgd", "topk", "1bit", "2bit"]
 
 
-def require_strategy(shard: Shard, compress: Compress, precision: str) -> None:
+def require_strategy(shard: Shard, compress: Compress, precision: str, sync_every: int) -> None:
     """ValueError for what does not go together."""
+    if sync_every and (shard, compress) != ("none", "none"):
+        raise ValueError("with sync_every each process has a model of its own: it goes with no shard and no compress")
     if compress != "none" and shard in ("gradients", "full"):
         raise ValueError(f"compress = '{compress}' does not go with shard = '{shard}': take one of them")
-    if precision == "float16" and (compress, shard) != ("none", "none"):
-        raise ValueError("float16 scales losses by a whole gradient: with shard or compress take bfloat16 or float32")
+    if precision == "float16" and ((compress, shard) != ("none", "none") or sync_every):
+        raise ValueError(
+            "float16 scales losses by a whole gradient: with shard, compress or sync_every take bfloat16 or float32"
+        )
 
 
 class DatacenterTask(BaseModel):
@@ -101,6 +105,16 @@ class DatacenterTask(BaseModel):
     """Of powersgd: columns of the thin matrices."""
     compress_density: float = Field(default=0.01, gt=0, le=1, exclude_if=lambda part: part == 0.01)
     """Of topk: the part of the values that a process sends in a step."""
+    sync_every: int = Field(default=0, ge=0, le=1_000_000, exclude_if=lambda steps: not steps)
+    """Steps that each process takes by itself before the processes average their models, weighted by examples (Stich
+    2019, arXiv:1805.09767). 0: gradients are averaged at every step."""
+    outer_learning_rate: float = Field(
+        default=1.0, gt=0, le=1000, allow_inf_nan=False, exclude_if=lambda rate: rate == 1.0
+    )
+    """Of ``sync_every``: the step size from one mean to the next. 1 is averaging, 0.7 that of DiLoCo (Douillard et al.
+    2023, arXiv:2311.08105)."""
+    outer_momentum: float = Field(default=0.0, ge=0, lt=1, allow_inf_nan=False, exclude_if=lambda part: not part)
+    """Of ``sync_every``: Nesterov's momentum of those steps. 0.9 is DiLoCo's."""
 
     @model_validator(mode="after")
     def _fits(self) -> DatacenterTask:
@@ -110,7 +124,7 @@ class DatacenterTask(BaseModel):
                 f"batch_size ({self.batch_size}) is below nproc times accumulate ({smallest}): "
                 "some rank would have no example in a micro-batch"
             )
-        require_strategy(self.shard, self.compress, self.precision)
+        require_strategy(self.shard, self.compress, self.precision, self.sync_every)
         if self.warmup_steps > self.steps:
             raise ValueError(
                 f"warmup_steps ({self.warmup_steps}) is above steps ({self.steps}): "

@@ -54,6 +54,8 @@ class Checkpoints:
     def __init__(self, folder: Path, group: Group, about: dict[str, Any]) -> None:
         """``about``: what is trained (learner, examples, model, first, recipe), as JSON values."""
         self._folder, self._group, self._about = folder, group, about
+        self.apart = False
+        """Whether each rank's optimizer has a state of its own, with which only as many ranks can go on."""
 
     def open(self, resume: bool) -> int | None:
         """The newest complete step, or None where there is none. Removes incomplete steps.
@@ -93,7 +95,7 @@ class Checkpoints:
         tensors: dict[str, torch.Tensor] = {}
         text = ""
         try:
-            tensors, values = _divided(_state(module, optimizer))
+            tensors, values = _divided(self._state(module, optimizer))
             for name, value in kept.items():
                 tensors[f"{_KEPT}{'all' if name in shared else self._group.rank} {name}"] = value
             text = json.dumps(values)
@@ -127,7 +129,8 @@ class Checkpoints:
         CheckpointMismatch, on one rank, where it does not fit or cannot be read; GroupLost as ``save``.
         """
         path = self._path(step)
-        tensors, values = _divided(_state(module, optimizer))
+        self._require_world(path)
+        tensors, values = _divided(self._state(module, optimizer))
         saved: dict[str, Any] = {}
         error: Exception | None = None
         try:
@@ -148,7 +151,7 @@ class Checkpoints:
             module,
             optimizer,
             model_state_dict=_below("model.", state),
-            optim_state_dict=_below("optim.", state),
+            optim_state_dict=_below(self._optim, state),
             options=_FLAT,
         )
         scaler: dict[str, Any] | None = saved["scaler"]
@@ -158,7 +161,7 @@ class Checkpoints:
         """What this rank kept after ``step`` steps, and the number of ranks then. Where it was another number each gets
         the mean of all: the mean of what ranks add to their next gradients stays what it was."""
         path = self._path(step)
-        world = int(json.loads((path / STATE).read_text())["world"])
+        world = _world(path)
         found: dict[str, torch.Tensor] = {}
         for file in sorted(path.glob("shard-*.safetensors")):
             with safe_open(file, "pt") as saved:
@@ -227,6 +230,27 @@ class Checkpoints:
         if (difference := Recipe.model_validate(self._about["recipe"]).difference_from(recipe)) is not None:
             raise CheckpointMismatch(f"{other} training: {difference}.")
 
+    def _state(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """All of both by name: tensors, of sharded ones the shards, and other values."""
+        model, optim = get_state_dict(module, optimizer, options=_FLAT)
+        return {f"model.{name}": value for name, value in model.items()} | {
+            f"{self._optim}{name}": value for name, value in optim.items()
+        }
+
+    @property
+    def _optim(self) -> str:
+        return f"optim {self._group.rank}." if self.apart else "optim."
+
+    def _require_world(self, path: Path) -> None:
+        world = _world(path)
+        found = None
+        if self.apart and world not in (0, self._group.world):
+            found = CheckpointMismatch(
+                f"{path} has an optimizer for each of {world} processes, and here are {self._group.world}: "
+                "with sync_every a training goes on with as many."
+            )
+        self._group.agree(found if self._group.rank == 0 else None)
+
     def _together(self) -> AbstractContextManager[None]:
         """Turns an error in torch's own collectives into GroupLost."""
         return nullcontext() if self._group.alone else self._group.unbroken()
@@ -252,12 +276,12 @@ def _quietly() -> Iterator[None]:
         yield
 
 
-def _state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """All of both by name: tensors, of sharded ones the shards, and other values."""
-    model, optim = get_state_dict(module, optimizer, options=_FLAT)
-    return {f"model.{name}": value for name, value in model.items()} | {
-        f"optim.{name}": value for name, value in optim.items()
-    }
+def _world(path: Path) -> int:
+    """The number of ranks that have saved a step; 0 where it cannot be read."""
+    try:
+        return int(json.loads((path / STATE).read_text())["world"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
 
 
 def _divided(state: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

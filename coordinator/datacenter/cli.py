@@ -96,6 +96,9 @@ def train(
     ] = "none",
     compress_rank: Annotated[int, typer.Option(help="Of powersgd: columns of its matrices.")] = 4,
     compress_density: Annotated[float, typer.Option(help="Of topk: the part of the values that is sent.")] = 0.01,
+    sync_every: Annotated[int, typer.Option(help="Average models after so many steps; 0: gradients, at each.")] = 0,
+    outer_learning_rate: Annotated[float, typer.Option(help="Of --sync-every: from one mean to the next.")] = 1.0,
+    outer_momentum: Annotated[float, typer.Option(help="Of --sync-every: of those steps (Nesterov).")] = 0.0,
     unused_parameters: Annotated[
         bool, typer.Option("--unused-parameters", help="A step may leave parameters untouched.")
     ] = False,
@@ -144,6 +147,9 @@ def train(
         "compress": compress,
         "compress_rank": compress_rank,
         "compress_density": compress_density,
+        "sync_every": sync_every,
+        "outer_learning_rate": outer_learning_rate,
+        "outer_momentum": outer_momentum,
         "unused_parameters": unused_parameters,
         "averaged": averaged or None,
         "seed": seed,

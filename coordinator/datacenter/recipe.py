@@ -72,6 +72,13 @@ class Recipe(BaseModel):
     """Of powersgd: columns of the thin matrices."""
     compress_density: float = Field(default=0.01, gt=0, le=1)
     """Of topk: the part of the values that a process sends in a step."""
+    sync_every: int = Field(default=0, ge=0, le=1_000_000)
+    """Steps that each process takes by itself before the processes average their models. 0: their gradients are
+    averaged at every step. See ``client_sdk.learning.local_steps``."""
+    outer_learning_rate: float = Field(default=1.0, gt=0, le=1000, allow_inf_nan=False)
+    """Of ``sync_every``: the step size from one mean to the next; 1 is averaging, 0.7 DiLoCo's."""
+    outer_momentum: float = Field(default=0.0, ge=0, lt=1)
+    """Of ``sync_every``: Nesterov's momentum of those steps; 0.9 is DiLoCo's."""
     averaged: tuple[str, ...] | None = None
     """The tensors that are trained, as a plan's task names them (``Task.averaged``). None: those that the learner
     trains."""
@@ -85,7 +92,7 @@ class Recipe(BaseModel):
     def _fits(self) -> Recipe:
         if self.warmup_steps > self.steps:
             raise ValueError(f"the warm-up has {self.warmup_steps} steps, and the whole training {self.steps}")
-        require_strategy(self.shard, self.compress, self.precision)
+        require_strategy(self.shard, self.compress, self.precision, self.sync_every)
         if self.accumulate > self.batch_size:
             raise ValueError(f"a batch of {self.batch_size} cannot be cut into {self.accumulate} micro-batches")
         return self

@@ -94,7 +94,7 @@ def whole_steps(folder: Path) -> list[int]:
     return sorted(int(match[1]) for match in found if match is not None)
 
 
-MODULES = frozenset({"torch", "psutil"})
+MODULES = frozenset({"torch", "psutil", "safetensors"})
 """Modules that ``quorate[datacenter]`` installs."""
 
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -31,6 +33,7 @@ from client_sdk.learning.evaluation import explained
 from client_sdk.learning.group import Group, GroupLost, RankFailed, RanksDiffer, Unreached
 from client_sdk.learning.learner import Learner, floating_of, freeze
 from client_sdk.learning.local_sgd import dense_gradient
+from client_sdk.learning.local_steps import LocalSteps
 from client_sdk.learning.sharding import FullShards, GradientShards, OptimizerShards
 from client_sdk.learning.sync_sgd import GlobalGradient, for_group
 from client_sdk.tensors import Manifest, Tensors, digest, to_bytes
@@ -113,12 +116,13 @@ def train(
     report: OnMessage = on_message if on_message is not None and ranks.rank == 0 else _ignore
     with seeded(recipe.seed, 0, ""):
         job = _prepared(learner, model, data, recipe, ranks)
-        saved, step = None, 0
+        saved, step, due = None, 0, False
         if checkpoints is not None:
             with uncollected():
                 from coordinator.datacenter.checkpoints import Checkpoints  # a second of imports
 
             saved = Checkpoints(checkpoints, ranks, _about(name, model, len(job.examples), recipe))
+            saved.apart = recipe.sync_every > 0 and not ranks.alone
             found = saved.open(resume)
             if found is not None:
                 _check_ahead(found, recipe, checkpoints, ranks)
@@ -138,13 +142,17 @@ def train(
             total, weight = gradient.compute(job.examples, batch, step)
             loss = total / weight if weight else 0.0
             job.move(recipe, ranks, step)
-            gradient.moved()
             step += 1
+            if (found_by_all := gradient.moved(step == recipe.steps)) is not None:
+                total, weight = found_by_all
+                loss = total / weight if weight else 0.0
             seen += len(batch)
             fields = {"step": step, "steps": recipe.steps, "loss": loss, "learning_rate": learning_rate}
             meter.step(fields, len(batch), gradient.communication_s)
-            if saved is not None and (step % checkpoint_every == 0 or step == recipe.steps):
+            due = due or step % checkpoint_every == 0 or step == recipe.steps
+            if saved is not None and due and gradient.together:
                 job.save(saved, step)
+                due = False
                 report({"event": "saved", "step": step})
         seconds = time.monotonic() - started
         trained = job.result(ranks)
@@ -176,20 +184,20 @@ class _Job:
     pass moves, such as BatchNorm's statistics."""
 
     def restore(self, saved: Checkpoints, step: int, report: OnMessage) -> None:
-        if (compressor := self.gradient.compressor) is not None:
-            compressor.kept, world = saved.kept(step)
-            if world != compressor.group.world:
-                reason = f"What {world} processes had not sent yet is shared out over {compressor.group.world}."
-                report({"event": "shared_out", "reason": reason})
         scaler = saved.load(step, self.module, self.optimizer)
         if self.scaler is not None and scaler is not None:
             self.scaler.load_state_dict(scaler)
+        kept, world = saved.kept(step)
+        self.gradient.restored(kept)
+        if self.gradient.compressor is not None and world != self.gradient.compressor.group.world:
+            here = self.gradient.compressor.group.world
+            reason = f"What {world} processes had not sent yet is shared out over {here}."
+            report({"event": "shared_out", "reason": reason})
 
     def save(self, saved: Checkpoints, step: int) -> None:
-        compressor = self.gradient.compressor
-        kept = compressor.kept if compressor is not None else {}
-        shared = compressor.shared() if compressor is not None else ()
-        saved.save(step, self.module, self.optimizer, self.scaler_state(), kept, shared)
+        saved.save(
+            step, self.module, self.optimizer, self.scaler_state(), self.gradient.kept, shared=self.gradient.shared
+        )
 
     def move(self, recipe: Recipe, group: Group, step: int) -> None:
         """Clip and step. Every rank holds the same gradients, so all results agree. A parameter that the loss did not
@@ -260,7 +268,7 @@ def _prepared(learner: Learner, model: Tensors, data: Any, recipe: Recipe, group
     group.agree(error)
     group.same_data(count)
     try:
-        gradient = (GlobalGradient if group.alone else _STRATEGIES[recipe.shard])(
+        gradient = _strategy(recipe, group)(
             module,
             params,
             learner.loss,
@@ -307,6 +315,19 @@ def compressor_of(recipe: Recipe, group: Group) -> Compressor | None:
             return Bits(group, int(recipe.compress[0]))
         case _:
             assert_never(recipe.compress)
+
+
+def _strategy(recipe: Recipe, group: Group) -> Callable[..., GlobalGradient]:
+    if group.alone:
+        return GlobalGradient
+    if not recipe.sync_every:
+        return _STRATEGIES[recipe.shard]
+    return partial(
+        LocalSteps,
+        every=recipe.sync_every,
+        outer_learning_rate=recipe.outer_learning_rate,
+        outer_momentum=recipe.outer_momentum,
+    )
 
 
 _STRATEGIES: dict[str, type[GlobalGradient]] = {

@@ -121,6 +121,9 @@ _DATACENTER_TASK = {
     "compress": "none",
     "compress_rank": 2,
     "compress_density": 0.5,
+    "sync_every": 0,
+    "outer_learning_rate": 0.5,
+    "outer_momentum": 0.25,
 }
 _BOUNDS = {
     "smallest_cohort": 32,

@@ -101,11 +101,6 @@ def test_control_shows_a_device_that_signs_twice(control: Literal["set-back", "t
     assert "spent" in broken_by(control, (SHOWN[control], *range(120)))
 
 
-def test_repro_who_is_spent_has_left_its_round_for_verify_too() -> None:
-    """It counted them as training, and the row of a round that was committed as withdrawn."""
-    assert [*broken_by("", [20786000028])] == [""]
-
-
 @pytest.mark.slow
 def test_without_control_no_device_signs_twice() -> None:
     """Neither where a control shows it, nor in other schedules each day."""

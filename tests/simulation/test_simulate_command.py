@@ -65,6 +65,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["quorate", "simulate", "small.toml"])
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "own_learner_of_tests", raising=False)  # of a folder that is gone
     return tmp_path
 
 

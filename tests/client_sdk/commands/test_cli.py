@@ -219,7 +219,7 @@ def test_a_mistyped_command_or_option_names_the_near_ones_once(
     ("words", "offered"),
     [
         ("quorate st", {"status"}),
-        ("quorate plan ", {"check", "schema"}),
+        ("quorate plan ", {"check", "cohort", "schema"}),
         ("quorate run create --s", {"--seed", "--set", "--statistic"}),
     ],
 )

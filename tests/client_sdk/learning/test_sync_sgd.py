@@ -13,7 +13,7 @@ from torch import nn
 from client_sdk.learning import Diverged, LearnerFailed
 from client_sdk.learning.data import as_examples
 from client_sdk.learning.group import Group, NoDevice, joined
-from client_sdk.learning.sync_sgd import GlobalGradient, _own_buffers, for_group
+from client_sdk.learning.sync_sgd import GlobalGradient, for_group, own_buffers
 
 pytestmark = pytest.mark.datacenter
 
@@ -41,7 +41,7 @@ def test_batch_norm_becomes_synchronous_on_gpus() -> None:
     assert list(changed.state_dict()) == names
     assert all(mine is before for mine, before in zip(changed.parameters(), weights, strict=True))
     assert changed.training
-    assert _own_buffers(changed) == {}, "those of SyncBatchNorm see the whole batch"
+    assert own_buffers(changed) == {}, "those of SyncBatchNorm see the whole batch"
 
 
 @pytest.mark.parametrize(

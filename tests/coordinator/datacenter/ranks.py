@@ -36,7 +36,7 @@ def together(world: int, work: Callable[..., Any], *arguments: Any, hang_s: floa
     for process in ranks:
         process.start()
     try:
-        found = dict(answers.get(timeout=120) for _ in ranks)
+        found = dict(answers.get(timeout=400) for _ in ranks)
     finally:
         for process in ranks:
             process.join(timeout=10)

@@ -30,16 +30,17 @@ MORTAL = """
 import os
 import signal
 
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
 
+from coordinator.datacenter import checkpoints
 from tests.coordinator.datacenter.models import slow
 
 DEATHS = {  # case: {restart: (rank, class, method, at which call, whether its work is done first)}
     "reading": {
-        "0": ("1", FileSystemWriter, "write_data", 2, False),
-        "1": ("1", FileSystemReader, "read_data", 1, False),
+        "0": ("1", HuggingFaceStorageWriter, "write_data", 2, False),
+        "1": ("1", HuggingFaceStorageReader, "read_data", 1, False),
     },
-    "finishing": {"0": ("0", FileSystemWriter, "finish", 2, True)},
+    "finishing": {"0": ("0", checkpoints, "_write", 5, True)},
 }[os.environ["MORTAL"]]
 
 
@@ -63,7 +64,7 @@ if rank == os.environ["RANK"]:
 learner = slow()
 """
 """Rank 1 dies as it writes its part of step 10, and again as it reads step 5. Or rank 0 dies, with step 10 whole and
-the others not told."""
+the others not told: the first file it writes is about.json, then two for each step."""
 
 
 def undisturbed(group: Group) -> Tensors:

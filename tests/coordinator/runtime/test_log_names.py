@@ -50,12 +50,12 @@ def test_an_action_that_fails(log: Lines, monkeypatch: pytest.MonkeyPatch, error
     world = World(4, clock=RunningClock())
     fold, failed = Aggregator.fold, []
 
-    def failing(self: Aggregator, round: int, contribution: fx.Contribution) -> None:
+    def failing(self: Aggregator, round: int, contribution: fx.Contribution, small: Any) -> None:
         if not failed:
             failed.append(contribution.device)
             logging.getLogger("quorate.deep").warning("inside the action")
             raise error
-        fold(self, round, contribution)
+        fold(self, round, contribution, small)
 
     monkeypatch.setattr(Aggregator, "fold", failing)
     world.create(cohort={"select_s": 3600, "collect_s": 3600})
