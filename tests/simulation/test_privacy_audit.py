@@ -19,6 +19,7 @@ from coordinator.folding.noise import Noise, RoundSeed
 from coordinator.folding.validation import Bounds
 from simulation.simulator import privacy_audit
 from simulation.simulator.privacy_audit import _epsilon_of_gap, audit
+from tests.rotating import taking_turns
 
 PLAN: dict[str, Any] = {
     "name": "private",
@@ -43,7 +44,7 @@ def test_of_sound_noise_it_finds_most_of_the_claim_and_no_more(seed: int) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mechanism", ["tree", "blt"])
+@pytest.mark.parametrize("mechanism", taking_turns("tree", "blt"))
 def test_of_sound_correlated_noise_it_finds_most_of_the_claim_and_no_more(mechanism: str) -> None:
     found = correlated(mechanism)
     assert (found.rounds, found.holds) == (8, True)
@@ -119,11 +120,13 @@ def test_a_broken_mechanism_gives_away_more_than_it_claims(break_it: Any, monkey
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("break_it", "mechanism"), [(half_the_noise, "tree"), (half_the_noise, "blt"), (one_stream_for_all_rounds, "blt")]
+    "broken",
+    taking_turns((half_the_noise, "tree"), (half_the_noise, "blt"), (one_stream_for_all_rounds, "blt")),
 )
 def test_broken_correlated_noise_gives_away_more_than_it_claims(
-    break_it: Any, mechanism: str, monkeypatch: pytest.MonkeyPatch
+    broken: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    break_it, mechanism = broken
     break_it(monkeypatch)
     found = correlated(mechanism)
     assert not found.holds
