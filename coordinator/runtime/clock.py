@@ -11,9 +11,17 @@ class Clock(Protocol):
         """Unix time in seconds. May jump either way: time affects progress, never correctness."""
         ...
 
+    def elapsed(self) -> float:
+        """Seconds since some moment of this process. Never falls: by this it is told how old something is that is
+        cached."""
+        ...
+
 
 class SystemClock:
     """The machine's clock."""
 
     def now(self) -> float:
         return time.time()
+
+    def elapsed(self) -> float:
+        return time.monotonic()

@@ -51,7 +51,7 @@ _ROWS = 20_000
 
 
 class RegisteredKey:
-    """A key that is registered: its row, its newest certificate, and when both were read, in Unix seconds."""
+    """A key that is registered: its row, its newest certificate, and when both were read, by ``Clock.elapsed``."""
 
     __slots__ = ("asked_at", "certificate", "read_at", "row")
 
@@ -61,7 +61,7 @@ class RegisteredKey:
 
     def is_recent(self, now: float) -> bool:
         """Whether the row counts as it was read."""
-        return 0 <= now - self.read_at <= ROW_S
+        return now - self.read_at <= ROW_S
 
 
 class RegisteredKeys:
@@ -78,7 +78,7 @@ class RegisteredKeys:
 
     def of(self, key_id: str) -> RegisteredKey:
         """The key of this id (32 hexadecimal digits). ProblemError *unregistered*."""
-        now = self._clock.now()
+        now = self._clock.elapsed()
         known = self._keys.get(key_id)
         if known is None:
             return self._read(key_id, now)
@@ -123,7 +123,7 @@ class RegisteredKeys:
         wanted = [
             key_id
             for key_id, known in oldest.items()
-            if isinstance(known.row, DeviceRow) and 0 <= now - known.asked_at <= LATELY_S
+            if isinstance(known.row, DeviceRow) and now - known.asked_at <= LATELY_S
         ]
         rows = self._store.devices_by_keys(wanted) if wanted else []
         read = {
@@ -187,8 +187,8 @@ class HeldList:
     def newest(self, authority: str, *, read: bool = False) -> RevocationList | None:
         """The newest list of the authority of this id; None: none was seen. ``read``: the stored one is read now, so
         that no replica has a newer one."""
-        now = self._clock.now()
-        if read or self._read_at is None or not 0 <= now - self._read_at < READ_S:
+        now = self._clock.elapsed()
+        if read or self._read_at is None or now - self._read_at >= READ_S:
             stored = self._store.revocations(authority)
             if stored is not None and (self._held is None or stored != self._held.encoded):
                 found = RevocationList.parse(stored)

@@ -50,3 +50,5 @@ class VirtualClock:
 
     def now(self) -> float:
         return self._agenda.now
+
+    elapsed = now

@@ -20,8 +20,8 @@ from tests.explorer.faults import Broken
 from tests.explorer.request import SentRequest
 from tests.explorer.world import World
 
-CACHED_S = 12.0
-"""Seconds for which a replica may still serve by a row that was changed: five, and what a clock that falls adds."""
+CACHED_S = 7.0
+"""Seconds for which a replica may still serve by a row that was changed: five, and what a request takes."""
 
 
 class ServingProcess(Protocol):

@@ -105,6 +105,9 @@ class Process(ABC):
         """The Clock port: the world's time by this machine's clock."""
         return self.world.agenda.now + self.clock_offset_s
 
+    def elapsed(self) -> float:
+        return self.world.agenda.now
+
     def strikes(self, fault: str, where: str) -> bool:
         world = self.world
         return world.stormy and fault in world.possible and world.struck(fault, f"{self.name} {where}")

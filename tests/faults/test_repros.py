@@ -211,6 +211,9 @@ class WakingClock:
         stood_s, self.stood_s = self.stood_s, 0.0
         return self._world.clock.now() - 1.0 - stood_s
 
+    def elapsed(self) -> float:
+        return self._world.clock.elapsed()
+
 
 def test_repro_replica_that_stood_still_moves_a_deadline_by_the_difference_of_clocks() -> None:
     """Seed 30001421: it had read the time, stood still while another replica drew a cohort, and then took the cohort's

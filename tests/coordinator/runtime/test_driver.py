@@ -30,6 +30,9 @@ class RunningClock(StandingClock):
     def now(self) -> float:
         return time.time()
 
+    def elapsed(self) -> float:
+        return time.monotonic()
+
 
 def until(truth: Callable[[], bool], what: str) -> None:
     """Looks again and again, for at most ``PATIENCE_S``."""
