@@ -9,7 +9,7 @@ pickled.
 ::
 
     LearningError
-      NoDevice        a GPU was asked for, and there is none for this rank
+      NoDevice        a GPU was asked for, and there is none for this rank; or a backend that this torch has not
       RankFailed      another rank failed; the message contains its error
       RanksDiffer     the ranks hold different models or data
       GroupLost       a rank died, hangs or stopped in the middle: the group is unusable; exit the process
@@ -22,11 +22,12 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
+from functools import partial
 from threading import Thread
 from typing import Any
 
@@ -49,7 +50,7 @@ _ANSWER_S = 5.0
 
 
 class NoDevice(LearningError):
-    """A GPU was asked for, and there is none for this rank."""
+    """A GPU was asked for, and there is none for this rank; or a backend that this torch has not."""
 
 
 class RankFailed(LearningError):
@@ -232,23 +233,24 @@ class Group:
 
 
 @contextmanager
-def joined(device: str = "cpu", hang_s: float = DEFAULT_HANG_S) -> Iterator[Group]:
+def joined(device: str = "cpu", hang_s: float = DEFAULT_HANG_S, backend: str = "auto") -> Iterator[Group]:
     """This process's group, from torchrun's environment; a group of one without it.
 
     ``device``: ``cpu``, ``cuda`` (GPU number LOCAL_RANK), or ``auto``: a GPU where there is one. ``hang_s``: a rank
-    that is silent for so long breaks the group. Raises NoDevice on one rank and RankFailed on the others where GPUs are
-    missing; GroupLost where the group does not connect.
+    that is silent for so long breaks the group. ``backend``: the library of collectives, one of BACKENDS; ``auto``:
+    NCCL between GPUs and Gloo between CPUs. Raises NoDevice on one rank and RankFailed on the others where GPUs are
+    missing, NoDevice where this torch has no such backend; GroupLost where the group does not connect.
     """
     world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     kind = device if device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
     local = int(os.environ.get("LOCAL_RANK", "0"))
+    backend = _backend(backend, kind, rank)
     if world == 1:
         if (error := _lacking(kind, local)) is not None:
             raise error
         yield Group(device=_place(kind, local), hang_s=hang_s)
         return
     timeout = timedelta(seconds=hang_s)
-    backend = "cpu:gloo,cuda:nccl" if kind == "cuda" and torch.cuda.is_available() else "gloo"
     with Group(rank, world, hang_s=hang_s).unbroken():
         store = _store(timedelta(seconds=max(hang_s, START_S)))
         group_id = await_all_ranks(dist.PrefixStore("quorate/meet", store), rank, world, max(hang_s, START_S))
@@ -268,6 +270,30 @@ def joined(device: str = "cpu", hang_s: float = DEFAULT_HANG_S) -> Iterator[Grou
         raise
     else:
         dist.destroy_process_group()
+
+
+BACKENDS: Mapping[str, Callable[[], bool]] = {
+    "gloo": dist.is_gloo_available,
+    "nccl": dist.is_nccl_available,
+    "mpi": dist.is_mpi_available,
+    "ccl": partial(dist.is_backend_available, "ccl"),
+}
+"""Library of collectives -> whether this torch has it. *ccl* is Intel's oneCCL, which its package adds to torch."""
+
+
+def _backend(name: str, kind: str, rank: int) -> str:
+    """The name of the backend for torch. No rank could tell the others before there is a group: rank 0 says it."""
+    gpus = kind == "cuda" and torch.cuda.is_available()
+    if name == "auto":
+        return "cpu:gloo,cuda:nccl" if gpus else "gloo"
+    lacking = f"backend is auto or one of {', '.join(BACKENDS)}, not {name!r}." if name not in BACKENDS else ""
+    if not lacking and not BACKENDS[name]():
+        lacking = f"The torch that is installed here has no backend {name!r}: take auto, which is Gloo or NCCL."
+    elif name == "nccl" and not gpus:
+        lacking = "NCCL joins GPUs, and there is none: take auto, which is Gloo here."
+    if lacking:
+        raise NoDevice(lacking) if rank == 0 else RankFailed(lacking)
+    return f"cpu:gloo,cuda:{name}" if gpus and name == "nccl" else name
 
 
 def sentence(error: Exception) -> str:

@@ -59,6 +59,7 @@ def train(
     ] = 256,
     nproc: Annotated[int, typer.Option(min=1, help="Processes on this machine; 1: a plain trainer.")] = 1,
     device: Annotated[str, typer.Option(help="cpu, cuda (one GPU a process), or auto.")] = "auto",
+    backend: Annotated[str, typer.Option(help="Of collectives: gloo, nccl, mpi or ccl; auto: nccl or gloo.")] = "auto",
     threads: Threads = None,
     init: Annotated[
         Path | None, typer.Option(metavar="FILE", help="First checkpoint (default: the learner's).")
@@ -167,6 +168,7 @@ def train(
             "nproc": nproc,
             "threads": threads,
             "device": device,
+            "backend": backend,
             "hang_s": hang_s,
             "max_restarts": max_restarts,
         }

@@ -43,7 +43,7 @@ def _run(spec: JobSpec, on_message: OnMessage, wrong: OnMessage) -> int:
         from coordinator.datacenter.training import train
 
     try:
-        with joined(spec.device, spec.hang_s) as group:
+        with joined(spec.device, spec.hang_s, spec.backend) as group:
             learner, data, model = _loaded(spec, group)
             trained, report = train(
                 learner,

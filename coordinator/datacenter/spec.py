@@ -48,6 +48,8 @@ class JobSpec(BaseModel):
     threads: int | None = Field(default=None, ge=1, le=1024)
     """Threads of numerical libraries in each process. None: OMP_NUM_THREADS of the environment, else 1."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    backend: Literal["auto", "gloo", "nccl", "mpi", "ccl"] = "auto"
+    """The library of collectives: ``auto`` is NCCL between GPUs and Gloo between CPUs."""
     hang_s: float = Field(default=300.0, gt=0, allow_inf_nan=False)
     """A process that is silent for so many seconds counts as hung; the group is started again within SHUTDOWN_S more.
     Where all processes hang, or the only one, detection takes twice as long."""

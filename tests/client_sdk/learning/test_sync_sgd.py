@@ -12,7 +12,7 @@ from torch import nn
 
 from client_sdk.learning import Diverged, LearnerFailed
 from client_sdk.learning.data import as_examples
-from client_sdk.learning.group import Group, NoDevice, joined
+from client_sdk.learning.group import Group, NoDevice, RankFailed, joined
 from client_sdk.learning.sync_sgd import GlobalGradient, for_group, own_buffers
 
 pytestmark = pytest.mark.datacenter
@@ -126,6 +126,24 @@ def test_the_error_names_what_a_loss_gets_wrong(loss: object, kind: type[Excepti
     with pytest.raises(kind, match=words):
         gradient.compute(EXAMPLES, torch.tensor([1, 2]), 7)
     assert all(torch.equal(mine, weight) for mine, weight in zip(before, module.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("backend", "rank", "kind", "words"),
+    [
+        ("mpi", "0", NoDevice, "The torch that is installed here has no backend 'mpi': take auto"),
+        ("ccl", "0", NoDevice, "The torch that is installed here has no backend 'ccl': take auto"),
+        ("ccl", "1", RankFailed, "The torch that is installed here has no backend 'ccl': take auto"),
+        ("ucx", "0", NoDevice, "backend is auto or one of gloo, nccl, mpi, ccl, not 'ucx'"),
+    ],
+)
+def test_a_backend_that_torch_has_not_is_refused(
+    backend: str, rank: str, kind: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", rank)
+    with pytest.raises(kind, match=words), joined("cpu", backend=backend):
+        pass
 
 
 def test_a_device_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
