@@ -28,7 +28,7 @@ from coordinator.engine.phases.collecting import AWAITED, as_reported, work_of
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.plan import Plan
 from coordinator.engine.reasons import printable
-from coordinator.engine.state import Member, Round, RunState, altered
+from coordinator.engine.state import Member, Members, Round, RunState, altered
 
 _LOST = "its stored bytes were damaged or gone before the commit"
 
@@ -63,7 +63,7 @@ class Buffered(RoundKind[ev.DeviceEvent]):
         }
         if not ends:
             return state, []
-        state = _due(state.with_round(replace(state.current, members={**state.current.members, **ends})))
+        state = _due(state.with_round(replace(state.current, members=Members({**state.current.members, **ends}))))
         return state, [*_releases(ends), *self._draws(state)]
 
     def pending(self, state: RunState) -> list[fx.Action]:
@@ -126,7 +126,7 @@ class Buffered(RoundKind[ev.DeviceEvent]):
         return max(0, state.plan.places - state.current.count(*AWAITED))
 
     def opened(self, state: RunState, at: float, kept: Mapping[str, Member]) -> RunState:
-        return _due(state.with_round(replace(state.current, collecting_at=at, members=kept)))
+        return _due(state.with_round(replace(state.current, collecting_at=at, members=Members(kept))))
 
     def kept(self, following: RunState, ended: Round, *, goes_on: bool) -> tuple[Mapping[str, Member], list[fx.Effect]]:
         kept, ends = dict[str, Member](), dict[str, Member]()
@@ -199,7 +199,7 @@ def _drawn(state: RunState, event: ev.Drawn) -> Step:
     drawn = {device: Member(examples=examples, since=current.number, until=until) for device, examples in event.cohort}
     current = replace(
         current,
-        members={**current.members, **drawn},
+        members=Members({**current.members, **drawn}),
         waiting=event.waiting,
         pool=event.pool,
         pools=(*current.pools, event.pool or ""),
@@ -273,7 +273,7 @@ def _update_lost(state: RunState, event: ev.UpdateLost) -> Step:
     if current is None or member is None or member.digest != event.digest:
         return refuse(state, "stale", f"no such update of {event.device} counts in round {event.round}")
     gone = Member(examples=member.examples, status="refused", reason=_LOST, since=member.since, until=member.until)
-    current = replace(current, phase="collecting", members={**current.members, event.device: gone})
+    current = replace(current, phase="collecting", members=current.members.changed(event.device, gone))
     state = _due(state.with_round(current))
     refusal = fx.RecordRefusal(
         round=event.round, device=event.device, digest=event.digest, kind="invalid-update", reason=_LOST

@@ -115,7 +115,7 @@ def update_lost(state: RunState, event: ev.UpdateLost) -> Step:
     if member.lost or event.at >= until:
         return refuse(state, "late", f"{device} cannot be asked again")
     asked = Member(examples=member.examples, lost=event.digest)
-    current = replace(current, phase="collecting", deadline=until, members={**current.members, device: asked})
+    current = replace(current, phase="collecting", deadline=until, members=current.members.changed(device, asked))
     state = state.with_round(current)
     claim = fx.Claim(round=current.number, attempt=current.attempt, devices=(device,), until=until)
     return state, [claim, record(state, "open"), fx.Wake(devices=(device,))]

@@ -17,7 +17,7 @@ from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.phases.round_kind import lasts, wanted
 from coordinator.engine.reasons import printable
 from coordinator.engine.selection import SELECTIONS, Known, Pace
-from coordinator.engine.state import Member, Round, RunState
+from coordinator.engine.state import Member, Members, Round, RunState
 
 NOT_NEEDED = "not needed: "
 """How the reason of a round begins that was open when a score finished the run, and in which nobody had begun: a round
@@ -171,7 +171,7 @@ def clock_fell(state: RunState, event: ev.ClockFell) -> Step:
     current = replace(
         current,
         deadline=current.deadline - event.by_s,
-        members={device: _moved(member, event.by_s) for device, member in current.members.items()},
+        members=Members({device: _moved(member, event.by_s) for device, member in current.members.items()}),
         lease=None if lease is None else replace(lease, renewed_at=lease.renewed_at - event.by_s),
         give_up_at=None if give_up_at is None else give_up_at - event.by_s,
     )

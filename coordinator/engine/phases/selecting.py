@@ -12,7 +12,7 @@ from coordinator.engine import events as ev
 from coordinator.engine.phases.lifecycle import abandon, missed
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, refuse
-from coordinator.engine.state import Member, RunState
+from coordinator.engine.state import Member, Members, RunState
 
 
 def drawn(state: RunState, event: ev.Drawn) -> Step:
@@ -36,7 +36,7 @@ def drawn(state: RunState, event: ev.Drawn) -> Step:
         phase="collecting",
         collecting_at=event.at,
         deadline=deadline,
-        members={device: Member(examples=examples) for device, examples in event.cohort},
+        members=Members({device: Member(examples=examples) for device, examples in event.cohort}),
     )
     state = state.with_round(current)
     return state, [

@@ -21,7 +21,7 @@ from coordinator.engine.secure.margin import ended, short
 from coordinator.engine.secure.plan import Secure
 from coordinator.engine.secure.progress import given_up
 from coordinator.engine.secure.state import FOR_THE_SUM, SecureRound
-from coordinator.engine.state import RoundPhase, RunState, altered
+from coordinator.engine.state import Members, RoundPhase, RunState, altered
 
 
 def under_way(state: RunState) -> tuple[SecureRound, Secure]:
@@ -126,10 +126,12 @@ def fresh(state: RunState, at: float, reason: str, silent: tuple[str, ...] = ())
         earlier=(*current.earlier, given_up(current, secure, plan, state.plan.cohort, reason, at)),
         deadline=at + plan.exchange_s,
         secure=SecureRound(older=secure.blobs, began={"collecting": at}),
-        members={
-            device: replace(member, status="training") if member.status == "reported" else member
-            for device, member in current.members.items()
-        },
+        members=Members(
+            {
+                device: replace(member, status="training") if member.status == "reported" else member
+                for device, member in current.members.items()
+            }
+        ),
     )
     state = state.with_round(current)
     return state, [
@@ -206,10 +208,12 @@ def only(state: RunState, groups: Set[int], reason: str) -> Step:
         current,
         secure=secure,
         excluded={**dict.fromkeys(gone, reason), **current.excluded},
-        members={
-            device: replace(member, status="training") if device in gone and member.status == "reported" else member
-            for device, member in current.members.items()
-        },
+        members=Members(
+            {
+                device: replace(member, status="training") if device in gone and member.status == "reported" else member
+                for device, member in current.members.items()
+            }
+        ),
     )
     state = state.with_round(current)
     return state, [*refusals, fx.Release(round=current.number, devices=gone), record(state, "open")]

@@ -33,7 +33,7 @@ from coordinator.engine.secure.exhausted import why_exhausted, why_unspendable
 from coordinator.engine.secure.messages import accepted, answered, with_message
 from coordinator.engine.secure.sharing import gather
 from coordinator.engine.secure.state import SecureRound
-from coordinator.engine.state import Member, RunState, altered, membership
+from coordinator.engine.state import Member, Members, RunState, altered, membership
 
 
 def drawn(state: RunState, event: ev.Drawn) -> Step:
@@ -59,7 +59,7 @@ def drawn(state: RunState, event: ev.Drawn) -> Step:
         phase="collecting",
         collecting_at=event.at,
         deadline=deadline,
-        members={device: Member(examples=examples) for device, examples in cohort},
+        members=Members({device: Member(examples=examples) for device, examples in cohort}),
         secure=SecureRound(began={"collecting": event.at}),
     )
     state = replace(state, round=current, exhausted="")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from coordinator.engine.event_fields import Treated
 from coordinator.engine.phases.public_record import _treated, added_states, mean_scores
-from coordinator.engine.state import Member, Round
+from coordinator.engine.state import Member, Members, Round
 
 
 def of(**members: Member) -> Round:
-    return Round(number=1, kind="federated", phase="committing", opened_at=0.0, members=members)
+    return Round(number=1, kind="federated", phase="committing", opened_at=0.0, members=Members(members))
 
 
 def device(examples: int, metrics: dict[str, float], **more: dict[str, list[float]]) -> Member:

@@ -8,7 +8,7 @@ from typing import Any
 from coordinator.engine import rounds
 from coordinator.engine.plan import Plan
 from coordinator.engine.secure.state import SecureRound
-from coordinator.engine.state import Member, RunState, altered
+from coordinator.engine.state import Member, Members, RunState, altered
 from coordinator.runtime.core import AnswerWakes
 from coordinator.runtime.signals import secure_key
 
@@ -32,7 +32,7 @@ def state(phase: str, devices: tuple[str, ...] = DEVICES, attempt: int = 0, **se
     current = opened.current
     members = {device: Member(examples=5) for device in devices}
     made = SecureRound(**secure)
-    return opened.with_round(altered(current, phase=phase, attempt=attempt, members=members, secure=made))
+    return opened.with_round(altered(current, phase=phase, attempt=attempt, members=Members(members), secure=made))
 
 
 def _created() -> Any:
