@@ -7,7 +7,7 @@ durations seconds. One device holds Psi / (t p) parameters; devices are numbered
 so that the ranks that exchange most are the nearest.
 
 Nothing is measured here, and nothing needs torch. Beyond the models is what they leave out: kernels that small
-micro-batches do not fill, the memory of the outputs over the vocabulary, and schedules other than the three below.
+micro-batches do not fill, and the memory of the outputs over the vocabulary.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Literal, NamedTuple, assert_never, get_args
 from coordinator.datacenter.all_reduce_costs import LINKS, Line, Link, cheapest, flat, hierarchical, leaders
 
 Shard = Literal["none", "optimizer", "gradients", "full"]
-Schedule = Literal["none", "gpipe", "1f1b", "interleaved"]
+Schedule = Literal["none", "gpipe", "1f1b", "interleaved", "zb", "dualpipev"]
 STAGES_A_RANK = 2
-"""Stages of a rank under the interleaved schedule."""
+"""Stages of a rank under the last three schedules."""
 
 
 class Bytes(NamedTuple):
@@ -155,7 +155,7 @@ class Plan:
     @property
     def stages(self) -> int:
         """Of one rank: v."""
-        return STAGES_A_RANK if self.schedule == "interleaved" else 1
+        return STAGES_A_RANK if self.schedule in ("interleaved", "zb", "dualpipev") else 1
 
     def section(self, model: Model) -> list[str]:
         """The lines for a plan's section ``[datacenter]``."""
@@ -227,7 +227,8 @@ def held(plan: Plan, stage: int = 0) -> float:
     """Micro-batches whose activations the rank of ``stage`` holds at once, in units of all its layers.
 
     GPipe: m. 1F1B: p - stage, m at most (Narayanan et al. 2019, PipeDream). Interleaved: 2(p - stage - 1) + (v - 1)p +
-    1 of the v m parts (Narayanan et al. 2021, arXiv:2104.04473, section 2.2). Without a pipeline one.
+    1 of the v m parts (Narayanan et al. 2021, arXiv:2104.04473, section 2.2). ZB-V: p, DualPipe-V half a one more, both
+    the same on all ranks. Without a pipeline one.
     """
     p, m, v = plan.pipeline, plan.micro_batches, plan.stages
     match plan.schedule:
@@ -239,14 +240,32 @@ def held(plan: Plan, stage: int = 0) -> float:
             return min(m, p - stage)
         case "interleaved":
             return min(m * v, 2 * (p - stage - 1) + (v - 1) * p + 1) / v
+        case "zb":
+            return min(m, p)
+        case "dualpipev":
+            return min(m, p + 1 / 2)
         case _:
             assert_never(plan.schedule)
 
 
 def bubble(plan: Plan) -> float:
-    """The part of a step in which a rank waits while the pipeline fills and drains: (p - 1)/(v m + p - 1), for all
-    three schedules (GPipe with v = 1: Huang et al. 2018, arXiv:1811.06965)."""
-    return (plan.pipeline - 1) / (plan.stages * plan.micro_batches + plan.pipeline - 1)
+    """The part of a step in which a rank waits while the pipeline fills and drains: (p - 1)/(v m + p - 1) for GPipe
+    (Huang et al. 2018, arXiv:1811.06965), 1F1B and the interleaved schedule.
+
+    The others divide the backward pass into gradients of inputs and of weights, and have the latter where they would
+    wait. With F, B and W equally long, a sixth of a micro-batch's work in each of two stages, ZB-V (Qi et al. 2024,
+    arXiv:2401.10241) waits for max(p - 1, 4p - 2 - 2m) of them, and DualPipe-V (DeepSeek-AI 2024, arXiv:2412.19437),
+    with m >= 2p, for 2(p - 1), where what it has at the same time takes as long as one after the other.
+    """
+    p, m = plan.pipeline, plan.micro_batches
+    match plan.schedule:
+        case "zb":
+            idle, busy = max(p - 1, 4 * p - 2 - 2 * m), 6 * m
+        case "dualpipev":
+            idle, busy = 2 * (p - 1), 6 * m
+        case _:
+            idle, busy = p - 1, plan.stages * m
+    return idle / (busy + idle)
 
 
 def activation_bytes(model: Model, plan: Plan) -> float:
@@ -370,12 +389,12 @@ def _tensor_refused(model: Model, machines: Machines, tensor: int) -> str | None
 
 def family(model: Model, mesh: tuple[int, int, int], shard: Shard, local_steps: int) -> Iterator[Plan]:
     """All plans of a mesh and a shard. Schedules: 1F1B, which with fewer micro-batches than stages cannot run, GPipe
-    there, and the interleaved one where layers and micro-batches allow it."""
+    there, and those of two stages a rank where layers and micro-batches allow it."""
     data, tensor, pipeline = mesh
     for m in divisors(model.global_batch // data):
         schedules: list[Schedule] = ["none"] if pipeline == 1 else ["1f1b"] if m >= pipeline else ["gpipe"]
-        if pipeline > 1 and m % pipeline == 0 and model.layers % (STAGES_A_RANK * pipeline) == 0:
-            schedules.append("interleaved")
+        if pipeline > 1 and model.layers % (STAGES_A_RANK * pipeline) == 0:
+            schedules += ["interleaved"] * (m % pipeline == 0) + ["zb"] + ["dualpipev"] * (m >= 2 * pipeline)
         for schedule in schedules:
             for recompute in (False, True)[: 2 if model.layers else 1]:
                 plan = Plan(

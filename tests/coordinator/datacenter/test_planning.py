@@ -6,9 +6,12 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from torch.distributed.pipelining.schedules import ScheduleDualPipeV, ScheduleZBVZeroBubble
+from torch.distributed.pipelining.schedules import _ComputationType as Computed
 
 from coordinator.datacenter.all_reduce_costs import LINKS, Line, Link, cheapest, crossings, flat, hierarchical, leaders
 from coordinator.datacenter.calibration import fitted, largest_error, typical
@@ -140,6 +143,59 @@ def test_a_played_pipeline_has_the_bubble_and_holds_what_the_formulas_say(
         assert took - busy == pytest.approx(bubble(plan) * took, abs=1e-9)
         assert bubble(plan) == pytest.approx((p - 1) / (v * m + p - 1))
         assert [held(plan, rank) * v for rank in range(p)] == most
+
+
+def torchs_order(schedule: Any, p: int, m: int) -> list[list[list[Any]]]:
+    """What each rank computes by torch's own schedule, without its stages: those at the same time in one list."""
+    made = object.__new__(schedule)
+    made.pp_group_size, made._n_microbatches, made.num_stages = p, m, 2 * p
+    made._num_stages, made.n_local_stages, made._stages = 2 * p, 2, [None, None]
+    orders = [made._calculate_single_rank_operations(rank) for rank in range(p)]
+    return [[list(one.sub_actions or [one]) for one in order if one is not None] for order in orders]
+
+
+def played_in_v(schedule: Any, p: int, m: int) -> tuple[int, list[int]]:
+    """When the last rank is done, with one unit of time for each of F, B and W, and how many stages' activations each
+    rank held at most."""
+    todo, clock, now, most = torchs_order(schedule, p, m), [0] * p, [0] * p, [0] * p
+    ended: dict[tuple[str, int, int], int] = {}
+    while any(todo):
+        moved = False
+        for rank, queue in enumerate(todo):
+            while queue:
+                kinds = [(one.computation_type, one.stage_index, one.microbatch_index) for one in queue[0]]
+                needs: list[tuple[str, int, int]] = []
+                for kind, stage, micro in kinds:
+                    if kind is Computed.FORWARD:
+                        needs += [("F", stage - 1, micro)] if stage else []
+                    elif kind is Computed.BACKWARD_WEIGHT:
+                        needs += [("B", stage, micro)]
+                    else:
+                        needs += [("F", stage, micro)] + ([("B", stage + 1, micro)] if stage < 2 * p - 1 else [])
+                if not all(need in ended for need in needs):
+                    break
+                length = sum(2 if kind is Computed.FULL_BACKWARD else 1 for kind, *_ in kinds)
+                clock[rank] = max([clock[rank], *(ended[need] for need in needs)]) + length
+                for kind, stage, micro in kinds:
+                    if kind is not Computed.BACKWARD_WEIGHT:
+                        ended["F" if kind is Computed.FORWARD else "B", stage, micro] = clock[rank]
+                    now[rank] += {Computed.FORWARD: 1, Computed.BACKWARD_INPUT: 0}.get(kind, -1)
+                    most[rank] = max(most[rank], now[rank])
+                queue.pop(0)
+                moved = True
+        assert moved, "the schedule waits for itself"
+    return max(clock), most
+
+
+@pytest.mark.parametrize("p", [2, 3, 4, 8])
+@pytest.mark.parametrize("schedule", ["zb", "dualpipev"])
+def test_a_played_v_has_the_bubble_and_holds_what_the_formulas_say(schedule: str, p: int) -> None:
+    kind = {"zb": ScheduleZBVZeroBubble, "dualpipev": ScheduleDualPipeV}[schedule]
+    for m in range(1 if schedule == "zb" else 2 * p, 4 * p + 1):
+        plan = Plan(pipeline=p, micro_batches=m, schedule=schedule)  # type: ignore[arg-type]
+        took, most = played_in_v(kind, p, m)
+        assert took - 6 * m == pytest.approx(bubble(plan) * took, abs=1e-9)
+        assert held(plan) == max(most) / plan.stages
 
 
 def test_gpipe_runs_with_fewer_micro_batches_than_stages() -> None:
