@@ -188,7 +188,13 @@ class Learner:
     that the loss does not train. Floating-point buffers are statistics in any case."""
     blocks: tuple[str, ...] = ()
     """Names and shell patterns of the modules, such as ``layers.*``, that a datacenter may treat one by one: gather
-    (``datacenter.shard``) or compute again (``datacenter.recompute``). Every forward pass goes through each of them."""
+    (``datacenter.shard``), compute again (``datacenter.recompute``), or put on several processes
+    (``datacenter.mesh.pipeline``). Every forward pass goes through each of them."""
+    tensor: Mapping[str, str] = field(default_factory=dict)
+    """How ``datacenter.mesh.tensor`` divides layers, such as ``{"blocks.*.up": "column", "blocks.*.down": "row"}``:
+    names and shell patterns of modules, each *column* (a process has a part of the outputs), *row* (a part of the
+    inputs, which a column gives) or *input* (a module whose input several columns read: its gradient is added up
+    once)."""
     version: str = "0"
     """Devices report it at check-in; a plan may require one."""
     deterministic: bool = True
@@ -234,6 +240,9 @@ class Learner:
         ):
             raise ValueError("A learner's averaged must list patterns of names, for example ['*'] or ['head.*'].")
         object.__setattr__(self, "averaged", tuple(self.averaged))
+        if not set(self.tensor.values()) <= {"column", "row", "input"}:
+            raise ValueError("A learner's tensor maps patterns of names to 'column', 'row' or 'input'.")
+        object.__setattr__(self, "tensor", dict(self.tensor.items()))
         if isinstance(self.statistics, str):
             raise ValueError("A learner's statistics list patterns of names, for example ['ema.*'].")
         object.__setattr__(self, "statistics", tuple(self.statistics))

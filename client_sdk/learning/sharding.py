@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -82,15 +82,24 @@ class FullShards(GlobalGradient):
         names = [name for name, tensor in state.named_tensors(module).items() if id(tensor) in chosen]
         mesh = init_device_mesh(self._group.device.type, (self._group.world,))
         units = [] if state.tied_names(module) else list(blocks_of(module, self._blocks))
-        for unit in [*units, module]:
+        self._fully_shard(units, module, mesh)
+        tensors = state.named_tensors(module)
+        return [cast("nn.Parameter", tensors[name]) for name in names]
+
+    def _fully_shard(self, units: list[nn.Module], root: nn.Module, mesh: DeviceMesh) -> None:
+        for unit in [*units, root]:
             if self._unreached is not Unreached.REFUSED:
                 unit.register_forward_hook(_reach_own)
             try:
                 fully_shard(unit, mesh=mesh, reshard_after_forward=False if self._gathered_once else None)
             except ValueError as error:
                 raise LearnerFailed(f"The model cannot be sharded: {error}") from None
-        tensors = state.named_tensors(module)
-        return [cast("nn.Parameter", tensors[name]) for name in names]
+
+    def whole(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        if hasattr(tensor, "full_tensor"):
+            with self._group.unbroken():
+                tensor = tensor.full_tensor()
+        return tensor.detach().cpu()
 
     def compute(self, *arguments: Any) -> tuple[float, float]:
         try:

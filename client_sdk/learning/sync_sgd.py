@@ -104,8 +104,15 @@ class RankLoss(nn.Module):
             ]
         if self._scaler is not None:
             share = self._scaler.scale(share)
-        whole = share + (self.reported * torch.stack(entries)).sum()
+        whole = self.with_told(share, torch.stack(entries))
         return reach_all(whole, self._trained, self._sparse) if marked else whole
+
+    def with_told(self, share: torch.Tensor, entries: torch.Tensor) -> torch.Tensor:
+        """What is differentiated, with what the ranks exchange."""
+        return share + (self.reported * entries).sum()
+
+    def outputs_of(self, inputs: Any) -> Any:
+        return self.module(inputs)
 
     def _measured(self, here: explained, inputs: Any, targets: Any, size: int) -> tuple[torch.Tensor, float]:
         """The loss that is differentiated, of a pair its sum, and the weight. Metrics get the outputs."""
@@ -113,7 +120,7 @@ class RankLoss(nn.Module):
         if self._autocast is not None:
             context = torch.autocast(self._group.device.type, self._autocast)
         with context:
-            outputs = self.module(inputs)
+            outputs = self.outputs_of(inputs)
             here.outputs, here.targets = outputs, targets
             found, weight = self._loss(outputs, targets), float(size)
             self.paired = isinstance(found, tuple)
@@ -155,6 +162,7 @@ class GlobalGradient:
     moves, after which all ranks call ``moved``.
     """
 
+    _loss_of: type[RankLoss] = RankLoss
     _stays = True
     """Whether a rank whose learner failed can take part in the rest of the step."""
 
@@ -178,6 +186,8 @@ class GlobalGradient:
     ) -> None:
         group.same_everywhere(state.named_tensors(module))
         self._group, self._floating = group, floating
+        self._share = group
+        """The ranks with which this one divides batches."""
         self._accumulate, self._unreached, self._blocks = accumulate, unreached, blocks
         self.compressor = compressor
         if compressor is not None and with_sparse_gradients(module):
@@ -187,7 +197,9 @@ class GlobalGradient:
         self.params = self._prepared(module, params)
         searched = unreached is Unreached.ABSENT
         marked = unreached is Unreached.ZERO and not group.alone and self._stays
-        self._losses = RankLoss(module, loss, measures, group, PRECISIONS[precision], scaler, marked, self._stays)
+        self._losses = self._loss_of(
+            module, loss, measures, self._share, PRECISIONS[precision], scaler, marked, self._stays
+        )
         if searched and not group.alone:  # DDP warns on the terminal where it finds no unused parameters
             self._losses.register_parameter("idle", nn.Parameter(self._losses.reported.new_zeros(1)))
         self._losses.train()
@@ -213,6 +225,16 @@ class GlobalGradient:
     def _prepared(self, module: nn.Module, params: list[nn.Parameter]) -> list[nn.Parameter]:
         """The trained parameters, after the module was divided over the ranks."""
         return params
+
+    @property
+    def place(self) -> int:
+        """Which random numbers the layers of this rank draw: others than ranks of another place."""
+        return self._group.rank
+
+    def whole(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """One of the module's tensors, on the CPU, whole on every rank. All ranks call it, for each in the same
+        order."""
+        return tensor.detach().cpu()
 
     @property
     def owned(self) -> list[nn.Parameter]:
@@ -265,18 +287,7 @@ class GlobalGradient:
         for trained in self.params:
             trained.grad = None
         self._losses.reported.grad = None
-        own = batch.tensor_split(self._group.world)[self._group.rank]
-        parts = own.tensor_split(min(self._accumulate, len(own))) if len(own) else (batch[:1],)
-        for place, part in enumerate(parts):
-            size = len(part) if len(own) else 0
-            where = f"at step {step + 1}, on a batch of {len(part)}"
-
-            def fetch(part: torch.Tensor = part) -> tuple[Any, Any]:
-                return cast(_moved(examples.take(part), self._group.device), self._floating)
-
-            with self._explained(where), self._alone_unless(place == len(parts) - 1):
-                objective = (self._ddp or self._losses)(fetch, size, len(batch), where)
-                objective.backward()
+        self._differentiate(examples, batch, batch.tensor_split(self._share.world)[self._share.rank], step)
         self._steps += 1
         total, weight = self._reported(len(batch), step)
         if self._losses.paired and weight:
@@ -285,6 +296,23 @@ class GlobalGradient:
                     trained.grad.mul_(len(batch) / weight)
         self._compare_buffers()
         return total, weight
+
+    def _differentiate(self, examples: TensorExamples, batch: torch.Tensor, own: torch.Tensor, step: int) -> None:
+        """Add up the gradients of the rank's ``own`` part of the batch, in micro-batches; all ranks have as many."""
+        parts = own.tensor_split(min(self._accumulate, -(-len(batch) // self._share.world)))
+        for place, part in enumerate(parts):
+            size, some = len(part), part if len(part) else batch[:1]
+            where = f"at step {step + 1}, on a batch of {len(some)}"
+
+            def fetch(some: torch.Tensor = some) -> tuple[Any, Any]:
+                return self._taken(examples, some)
+
+            with self._explained(where), self._alone_unless(place == len(parts) - 1):
+                objective = (self._ddp or self._losses)(fetch, size, len(batch), where)
+                objective.backward()
+
+    def _taken(self, examples: TensorExamples, indices: torch.Tensor) -> tuple[Any, Any]:
+        return cast(_moved(examples.take(indices), self._group.device), self._floating)
 
     def communication_s(self) -> float | None:
         """Mean seconds of a step, since the last call, in which the rank waited for all-reduces (and so for the slowest
@@ -302,14 +330,8 @@ class GlobalGradient:
 
     def _reported(self, size: int, step: int) -> tuple[float, float]:
         error, self._losses.error = self._losses.error, None
-        if self._unreached is Unreached.REFUSED and error is None and any(w.grad is None for w in self.params):
+        if error is None and (found := self._unused(step)):
             # DDP has then not reduced everything: the exchanged values are invalid, and the group is unusable.
-            mine = {id(weight) for weight in self.params}
-            names = [n for n, t in self._losses.module.named_parameters() if id(t) in mine and t.grad is None]
-            found = (
-                f"The loss at step {step + 1} does not depend on {', '.join(names[:3])}: leave out of the learner's "
-                "'averaged' what is never used, or allow it with --unused-parameters."
-            )
             raise LearnerFailed(found) if self._group.first_to("unused") else RankFailed(found)
         reported = self._losses.reported.grad
         if reported is None:
@@ -321,6 +343,17 @@ class GlobalGradient:
             found = f"The loss at step {step + 1} is not finite: try a smaller learning rate, a warm-up, or clipping."
             self._group.agree(Diverged(found) if self._group.rank == 0 else None)
         return total, weight if self._losses.paired else float(size)
+
+    def _unused(self, step: int) -> str:
+        """Which parameters the loss did not reach, where that is refused, as a sentence; empty otherwise."""
+        if self._unreached is not Unreached.REFUSED or all(weight.grad is not None for weight in self.params):
+            return ""
+        mine = {id(weight) for weight in self.params}
+        names = [n for n, t in self._losses.module.named_parameters() if id(t) in mine and t.grad is None]
+        return (
+            f"The loss at step {step + 1} does not depend on {', '.join(names[:3])}: leave out of the learner's "
+            "'averaged' what is never used, or allow it with --unused-parameters."
+        )
 
     def _of_all(self, reported: torch.Tensor) -> torch.Tensor:
         """The sum over the ranks, of which DDP has taken the mean."""

@@ -48,6 +48,70 @@ def require_strategy(shard: Shard, compress: Compress, precision: str, sync_ever
         )
 
 
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zb", "dualpipev"]
+
+
+class Mesh(BaseModel):
+    """The processes of a datacenter's training as a mesh: what each of its axes divides. As many processes as the
+    product of all. They are numbered tensor first, then data, replicas and pipeline."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data: int = Field(default=1, ge=1, le=65_536, exclude_if=lambda size: size == 1)
+    """Batches, and with ``shard`` what that divides."""
+    replicas: int = Field(default=1, ge=1, le=65_536, exclude_if=lambda size: size == 1)
+    """Batches, with all that ``shard`` divides over *data* held once in each replica (HSDP): parameters are gathered
+    among the processes of one replica, gradients are averaged over all."""
+    tensor: int = Field(default=1, ge=1, le=65_536, exclude_if=lambda size: size == 1)
+    """Layers, as the learner's ``tensor`` says (Shoeybi et al. 2019, arXiv:1909.08053)."""
+    pipeline: int = Field(default=1, ge=1, le=65_536, exclude_if=lambda size: size == 1)
+    """The model from its input to its output, between two of the learner's ``blocks``. Each micro-batch passes all
+    stages (Huang et al. 2018, arXiv:1811.06965)."""
+
+    @property
+    def size(self) -> int:
+        """Processes."""
+        return self.parts * self.tensor * self.pipeline
+
+    @property
+    def parts(self) -> int:
+        """Into how many parts a batch is divided."""
+        return self.data * self.replicas
+
+    @property
+    def text(self) -> str:
+        """As the option ``--mesh`` has it."""
+        return ",".join(f"{axis}={size}" for axis, size in self if size > 1)
+
+
+def require_mesh(
+    mesh: Mesh,
+    schedule: Schedule,
+    accumulate: int,
+    shard: Shard,
+    compress: Compress,
+    precision: str,
+    sync_every: int,
+) -> None:
+    """ValueError for what does not go together."""
+    if sync_every or compress != "none" or shard == "optimizer" or precision == "float16":
+        raise ValueError(
+            "mesh goes with no sync_every, no compress, no float16, and with shard = 'none', 'gradients' or 'full'"
+        )
+    fewest = {"1f1b": mesh.pipeline, "dualpipev": 2 * mesh.pipeline}.get(schedule, 1)
+    if mesh.pipeline > 1 and accumulate < fewest:
+        raise ValueError(
+            f"schedule = '{schedule}' over pipeline = {mesh.pipeline} needs at least {fewest} micro-batches, and "
+            f"accumulate is {accumulate}"
+        )
+    rounds = max(1, accumulate // mesh.pipeline)
+    if mesh.pipeline > 1 and schedule == "interleaved" and accumulate % rounds:
+        raise ValueError(
+            f"schedule = 'interleaved' needs micro-batches in equal rounds: accumulate = {accumulate} is no multiple "
+            f"of pipeline = {mesh.pipeline}"
+        )
+
+
 class DatacenterTask(BaseModel):
     """The worker's part of the plan: synchronous SGD over all ranks, on data in the datacenter.
 
@@ -115,15 +179,31 @@ class DatacenterTask(BaseModel):
     2023, arXiv:2311.08105)."""
     outer_momentum: float = Field(default=0.0, ge=0, lt=1, allow_inf_nan=False, exclude_if=lambda part: not part)
     """Of ``sync_every``: Nesterov's momentum of those steps. 0.9 is DiLoCo's."""
+    mesh: Mesh | None = Field(default=None, exclude_if=lambda mesh: mesh is None)
+    """The processes as a mesh, for models of which one process cannot hold a layer, or not all layers: ``nproc`` is the
+    product of its axes. None: they divide batches."""
+    schedule: Schedule = Field(default="1f1b", exclude_if=lambda kind: kind == "1f1b")
+    """Of ``mesh.pipeline``: the order in which a stage works on its ``accumulate`` micro-batches. *gpipe*: all forward,
+    then all backward (Huang et al. 2018, arXiv:1811.06965). *1f1b*: in turns, so that it holds few (Narayanan et al.
+    2019, SOSP). *interleaved*: with two stages a process (Narayanan et al. 2021, arXiv:2104.04473). *zb*: and with
+    gradients of weights where it would wait (Qi et al. 2024, arXiv:2401.10241). *dualpipev*: and from both ends
+    (DeepSeek-AI 2024, arXiv:2412.19437)."""
 
     @model_validator(mode="after")
     def _fits(self) -> DatacenterTask:
-        smallest = self.nproc * self.accumulate
+        parts = self.mesh.parts if self.mesh else self.nproc
+        smallest = parts * self.accumulate
         if self.batch_size < smallest:
+            what = "data times replicas of the mesh" if self.mesh else "nproc"
             raise ValueError(
-                f"batch_size ({self.batch_size}) is below nproc times accumulate ({smallest}): "
+                f"batch_size ({self.batch_size}) is below {what} times accumulate ({smallest}): "
                 "some rank would have no example in a micro-batch"
             )
+        if self.mesh is not None:
+            if self.mesh.size != self.nproc:
+                raise ValueError(f"the mesh has {self.mesh.size} places ({self.mesh.text}), and nproc is {self.nproc}")
+            kinds = (self.shard, self.compress, self.precision, self.sync_every)
+            require_mesh(self.mesh, self.schedule, self.accumulate, *kinds)
         require_strategy(self.shard, self.compress, self.precision, self.sync_every)
         if self.warmup_steps > self.steps:
             raise ValueError(

@@ -40,7 +40,8 @@ KEEP = 2
 STATE = "state.json"
 _KEPT = "kept."
 """Begins the name of a tensor of one rank, or of all, that is neither the model's nor the optimizer's."""
-_FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
+_FLAT = StateDictOptions(flatten_optimizer_state_dict=True, strict=False)
+"""Not strict: of a pipeline each rank has its own stages, and what it has none of stays as it is."""
 
 
 class NotSaved(LearningError):
@@ -231,9 +232,10 @@ class Checkpoints:
             raise CheckpointMismatch(f"{other} training: {difference}.")
 
     def _state(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """All of both by name: tensors, of sharded ones the shards, and other values."""
+        """All of both by name that this rank has: tensors, of sharded ones the shards, and other values."""
         model, optim = get_state_dict(module, optimizer, options=_FLAT)
-        return {f"model.{name}": value for name, value in model.items()} | {
+        here = {name: value for name, value in model.items() if not getattr(value, "is_meta", False)}
+        return {f"model.{name}": value for name, value in here.items()} | {
             f"{self._optim}{name}": value for name, value in optim.items()
         }
 

@@ -100,6 +100,11 @@ def train(
     sync_every: Annotated[int, typer.Option(help="Average models after so many steps; 0: gradients, at each.")] = 0,
     outer_learning_rate: Annotated[float, typer.Option(help="Of --sync-every: from one mean to the next.")] = 1.0,
     outer_momentum: Annotated[float, typer.Option(help="Of --sync-every: of those steps (Nesterov).")] = 0.0,
+    mesh: Annotated[
+        str | None,
+        typer.Option(metavar="AXIS=N,...", help="Axes data, replicas, tensor, pipeline; their product is --nproc."),
+    ] = None,
+    schedule: Annotated[str, typer.Option(help="Of a pipeline: gpipe, 1f1b, interleaved, zb or dualpipev.")] = "1f1b",
     unused_parameters: Annotated[
         bool, typer.Option("--unused-parameters", help="A step may leave parameters untouched.")
     ] = False,
@@ -151,6 +156,8 @@ def train(
         "sync_every": sync_every,
         "outer_learning_rate": outer_learning_rate,
         "outer_momentum": outer_momentum,
+        "mesh": None if mesh is None else _axes(mesh),
+        "schedule": schedule,
         "unused_parameters": unused_parameters,
         "averaged": averaged or None,
         "seed": seed,
@@ -202,6 +209,14 @@ def train(
             raise typer.Exit(130) from None
 
 
+def _axes(mesh: str) -> dict[str, str]:
+    """Of ``data=2,tensor=2`` the size of each axis."""
+    pairs = [part.split("=") for part in mesh.split(",")]
+    if any(len(pair) != 2 for pair in pairs):
+        fail("--mesh: write the axes as data=2,tensor=2.")
+    return {axis.strip(): size for axis, size in pairs}
+
+
 def _checked(fields: dict[str, Any]) -> JobSpec:
     """The job. An error names the option that is wrong."""
     from pydantic import ValidationError
@@ -212,7 +227,7 @@ def _checked(fields: dict[str, Any]) -> JobSpec:
         return JobSpec.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        where = str(first["loc"][-1]).replace("_", "-")
+        where = str(first["loc"][-1] if "mesh" not in first["loc"] else "mesh").replace("_", "-")
         text = first["msg"].removeprefix("Value error, ").rstrip(".")
         fail(f"{text[:1].upper()}{text[1:]}." if where == "recipe" else f"--{where}: {text}.")
 

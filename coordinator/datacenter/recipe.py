@@ -12,7 +12,7 @@ from typing import Literal, assert_never
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from client_sdk.protocol.workers import Compress, Lease, Shard, require_strategy
+from client_sdk.protocol.workers import Compress, Lease, Mesh, Schedule, Shard, require_mesh, require_strategy
 
 BASE_BATCH = 256
 """The batch size to which the learning rate of the linear rule refers (Goyal et al. 2017, arXiv:1706.02677)."""
@@ -79,6 +79,10 @@ class Recipe(BaseModel):
     """Of ``sync_every``: the step size from one mean to the next; 1 is averaging, 0.7 DiLoCo's."""
     outer_momentum: float = Field(default=0.0, ge=0, lt=1)
     """Of ``sync_every``: Nesterov's momentum of those steps; 0.9 is DiLoCo's."""
+    mesh: Mesh | None = None
+    """The processes as a mesh. None: they divide batches. See ``client_sdk.learning.mesh``."""
+    schedule: Schedule = "1f1b"
+    """Of ``mesh.pipeline``: the order in which a stage works on its micro-batches, which are ``accumulate``."""
     averaged: tuple[str, ...] | None = None
     """The tensors that are trained, as a plan's task names them (``Task.averaged``). None: those that the learner
     trains."""
@@ -93,7 +97,10 @@ class Recipe(BaseModel):
         if self.warmup_steps > self.steps:
             raise ValueError(f"the warm-up has {self.warmup_steps} steps, and the whole training {self.steps}")
         require_strategy(self.shard, self.compress, self.precision, self.sync_every)
-        if self.accumulate > self.batch_size:
+        if self.mesh is not None:
+            kinds = (self.shard, self.compress, self.precision, self.sync_every)
+            require_mesh(self.mesh, self.schedule, self.accumulate, *kinds)
+        if self.accumulate * (self.mesh.parts if self.mesh else 1) > self.batch_size:
             raise ValueError(f"a batch of {self.batch_size} cannot be cut into {self.accumulate} micro-batches")
         return self
 
@@ -126,6 +133,8 @@ class Recipe(BaseModel):
             "unused_parameters",
             "shard",
             "recompute",
+            "mesh",
+            "schedule",
             *(("steps",) if self.decay == "constant" else ()),
         }
         for name, mine in self:

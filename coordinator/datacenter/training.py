@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from client_sdk.chance import derive_seed
 from client_sdk.data import training_part
@@ -129,15 +128,14 @@ def train(
                 job.restore(saved, found, report)
                 step = found
         gradient = job.gradient
-        counted = sum(weight.numel() for weight in gradient.params)
-        report({"event": "started", "world": ranks.world, "device": str(ranks.device), "parameters": counted,
+        report({"event": "started", "world": ranks.world, "device": str(ranks.device), "parameters": job.parameters,
                "examples": len(job.examples), "steps": recipe.steps, "step": step})  # fmt: skip
         began, started, seen, loss = step, time.monotonic(), 0, math.nan
         meter = Meter(report)
         while step < recipe.steps:
             learning_rate = recipe.learning_rate_at(step)
             set_learning_rate(job.optimizer, learning_rate)
-            seed_generators(recipe.seed, step, f"rank {ranks.rank}")
+            seed_generators(recipe.seed, step, f"rank {gradient.place}")
             batch = job.order.at(step)
             total, weight = gradient.compute(job.examples, batch, step)
             loss = total / weight if weight else 0.0
@@ -179,6 +177,8 @@ class _Job:
     order: GlobalOrder
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler | None
+    parameters: int
+    """Numbers that are trained."""
     left_out: Tensors
     """The floating-point tensors that the recipe does not choose: they stay as they are, also those that a forward
     pass moves, such as BatchNorm's statistics."""
@@ -233,8 +233,10 @@ class _Job:
 
     def result(self, group: Group) -> Tensors:
         """The trained model, whole on every rank. Diverged, on one rank, where a trained number is not finite."""
-        trained = {id(weight) for weight in self.gradient.params}
-        tensors = {name: (_whole(one), id(one) in trained) for name, one in state.named_tensors(self.module).items()}
+        tensors = {
+            name: (self.gradient.whole(name, one), isinstance(one, nn.Parameter) and one.requires_grad)
+            for name, one in state.named_tensors(self.module).items()
+        }
         bad = next((name for name, (value, own) in tensors.items() if own and not value.isfinite().all()), None)
         found = Diverged(f"After training {bad} holds numbers that are not finite: try a smaller learning rate.")
         group.agree(found if bad is not None and group.rank == 0 else None)
@@ -261,14 +263,16 @@ def _prepared(learner: Learner, model: Tensors, data: Any, recipe: Recipe, group
         module = learner.load(model)
         sent = state.sent_names(model, recipe.averaged or learner.averaged, learner.averaged)
         params = freeze(state.named_tensors(module), sent)
+        counted = sum(weight.numel() for weight in params)
         order = GlobalOrder(count, recipe.batch_size, recipe.seed)
-        module = for_group(module.to(group.device), group, accumulate=recipe.accumulate, smallest=order.smallest)
+        pieces = recipe.accumulate if recipe.mesh is None else max(2, recipe.accumulate)
+        module = for_group(module.to(group.device), group, accumulate=pieces, smallest=order.smallest)
     except Exception as found:  # noqa: BLE001  (after any error the other ranks must not wait for this one)
         error = found
     group.agree(error)
     group.same_data(count)
     try:
-        gradient = _strategy(recipe, group)(
+        gradient = _strategy(recipe, group, learner, examples)(
             module,
             params,
             learner.loss,
@@ -297,6 +301,7 @@ def _prepared(learner: Learner, model: Tensors, data: Any, recipe: Recipe, group
         order=order,
         optimizer=optimizer,
         scaler=scaler,
+        parameters=counted,
         left_out={name: model[name] for name in state.sent_names(model, ("*",), ("*",)) - sent},
     )
 
@@ -317,9 +322,23 @@ def compressor_of(recipe: Recipe, group: Group) -> Compressor | None:
             assert_never(recipe.compress)
 
 
-def _strategy(recipe: Recipe, group: Group) -> Callable[..., GlobalGradient]:
+def _strategy(
+    recipe: Recipe, group: Group, learner: Learner, examples: TensorExamples
+) -> Callable[..., GlobalGradient]:
     if group.alone:
         return GlobalGradient
+    if recipe.mesh is not None:
+        from client_sdk.learning.mesh import MeshGradient  # half a second of imports
+
+        return partial(
+            MeshGradient,
+            mesh=recipe.mesh,
+            shard=recipe.shard,
+            schedule=recipe.schedule,
+            tensor=learner.tensor,
+            examples=examples,
+            batch_size=recipe.batch_size,
+        )
     if not recipe.sync_every:
         return _STRATEGIES[recipe.shard]
     return partial(
@@ -338,15 +357,13 @@ _STRATEGIES: dict[str, type[GlobalGradient]] = {
 }
 
 
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    """On the CPU; of shards of all ranks, which all call it."""
-    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().cpu()
-
-
 def _check_fit(recipe: Recipe, examples: int, group: Group) -> None:
     if recipe.batch_size > examples:
         raise DataError(f"A batch of {recipe.batch_size} does not fit: the training data has {examples} examples.")
-    if recipe.batch_size < group.world:
+    mesh = recipe.mesh
+    if mesh is not None and mesh.size != group.world:
+        raise LearnerFailed(f"The mesh has {mesh.size} places ({mesh.text}), and there are {group.world} processes.")
+    if mesh is None and recipe.batch_size < group.world:
         raise DataError(
             f"A batch of {recipe.batch_size} cannot be split over {group.world} processes: "
             f"take at most {recipe.batch_size}, or a larger batch."

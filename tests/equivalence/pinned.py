@@ -124,6 +124,8 @@ _DATACENTER_TASK = {
     "sync_every": 0,
     "outer_learning_rate": 0.5,
     "outer_momentum": 0.25,
+    "mesh": None,
+    "schedule": "gpipe",
 }
 _BOUNDS = {
     "smallest_cohort": 32,

@@ -27,12 +27,15 @@ BASE = {"steps": 20, "learning_rate": 0.05, "seed": 7, "batch_size": 12}
 
 
 def deep() -> nn.Module:
-    blocks = [nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.LayerNorm(8), nn.Dropout(0.0)) for _ in range(3)]
+    blocks = [
+        nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.LayerNorm(8), nn.Dropout(0.0)) for _ in range(4)
+    ]
     return nn.Sequential(nn.Linear(6, 8), *blocks, nn.Linear(8, 3)).double()
 
 
-DEEP = models.learner_of(deep, blocks=("1", "2", "3"))
-ADAM = models.learner_of(deep, blocks=("[123]",), optimizer=torch.optim.Adam)
+PARTS: dict[str, Any] = {"blocks": ("1", "2", "[34]"), "tensor": {"[1234].0": "column", "[1234].2": "row"}}
+DEEP = models.learner_of(deep, **PARTS)
+ADAM = models.learner_of(deep, **PARTS, optimizer=torch.optim.Adam)
 STRATEGIES: dict[str, dict[str, Any]] = {
     "optimizer": {"shard": "optimizer"},
     "gradients": {"shard": "gradients"},
@@ -40,6 +43,8 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "recompute": {"recompute": True},
     "full and recompute": {"shard": "full", "recompute": True},
     "models averaged at each step": {"sync_every": 1},
+    "tensor": {"mesh": {"tensor": 2}},
+    "pipeline": {"mesh": {"pipeline": 2}, "accumulate": 3},
 }
 CASES: dict[str, tuple[Learner, dict[str, Any]]] = {
     "plain": (DEEP, {"batch_size": 10}),
@@ -55,7 +60,7 @@ CASES: dict[str, tuple[Learner, dict[str, Any]]] = {
         models.learner_of(models.Sometimes),
         {"unused_parameters": True, "batch_size": 4, "optimizer": "sgd"},
     ),
-    "a part frozen": (models.learner_of(deep, averaged=("4.*", "1.*", "0.*")), {"averaged": ("4.*", "1.*")}),
+    "a part frozen": (models.learner_of(deep, **PARTS, averaged=("5.*", "1.*", "0.*")), {"averaged": ("5.*", "1.*")}),
 }
 OTHERWISE = {("models averaged at each step", case) for case in ("clipping", "adam", "lars", "lamb")}
 """A mean of models is not that of gradients, where a step is not linear in its gradient."""
@@ -64,8 +69,8 @@ REFUSED = {
     ("recompute", "sometimes unused"): "recompute needs the learner's blocks",
     ("full and recompute", "never used"): "recompute needs the learner's blocks",
     ("full and recompute", "sometimes unused"): "recompute needs the learner's blocks",
-    ("recompute", "a part frozen"): "recompute needs the learner's blocks",
-    ("full and recompute", "a part frozen"): "recompute needs the learner's blocks",
+    **{("tensor", case): "mesh.tensor needs the learner's tensor" for case in ("never used", "sometimes unused")},
+    **{("pipeline", case): "The learner names 0 blocks" for case in ("never used", "sometimes unused")},
 }
 
 
@@ -92,7 +97,7 @@ def alone(case: str) -> tuple[Tensors, float]:
 
 def failing(step: int, how: str) -> Learner:
     models.failing_loss.calls = 0  # type: ignore[attr-defined]
-    return Learner(model=deep, loss=partial(models.failing_loss, step=step, how=how), blocks=DEEP.blocks)
+    return Learner(model=deep, loss=partial(models.failing_loss, step=step, how=how), **PARTS)
 
 
 def in_trouble(group: Group, shard: str, folder: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
-from client_sdk.protocol.workers import DatacenterTask
+from client_sdk.protocol.workers import DatacenterTask, Mesh
 from coordinator.datacenter.recipe import Recipe, recipe_of
 from coordinator.datacenter.spec import JobSpec
 from tests.coordinator.datacenter.test_agent import lease
@@ -35,6 +35,8 @@ OTHER: dict[str, Any] = {
     "sync_every": 8,
     "outer_learning_rate": 0.7,
     "outer_momentum": 0.9,
+    "mesh": Mesh(data=2),
+    "schedule": "gpipe",
 }
 """Another value than the default for every number of a plan's section."""
 
@@ -56,8 +58,10 @@ def test_a_plan_and_a_recipe_have_the_same_names() -> None:
 
 @pytest.mark.parametrize("name", OTHER)
 def test_every_number_of_a_plan_reaches_its_training(name: str) -> None:
-    apart = {"shard", "compress"} if name == "sync_every" else {"sync_every"}  # these do not go together
-    found = recipe_of(lease({one: value for one, value in OTHER.items() if one not in apart}))
+    apart = {"sync_every": {"shard", "compress", "mesh"}, "mesh": {"shard", "compress", "sync_every"}}
+    without = apart.get(name, {"sync_every", "mesh"})  # these do not go together
+    chosen = {one: value for one, value in OTHER.items() if one not in without}
+    found = recipe_of(lease(chosen | ({"nproc": 2} if name == "mesh" else {})))
     assert getattr(found, name) == OTHER[name]
     assert DatacenterTask.model_fields[name].default != OTHER[name]
 
