@@ -394,7 +394,10 @@ def family(model: Model, mesh: tuple[int, int, int], shard: Shard, local_steps: 
     for m in divisors(model.global_batch // data):
         schedules: list[Schedule] = ["none"] if pipeline == 1 else ["1f1b"] if m >= pipeline else ["gpipe"]
         if pipeline > 1 and model.layers % (STAGES_A_RANK * pipeline) == 0:
-            schedules += ["interleaved"] * (m % pipeline == 0) + ["zb"] + ["dualpipev"] * (m >= 2 * pipeline)
+            doubled: list[tuple[Schedule, bool]] = [
+                ("interleaved", m % pipeline == 0), ("zb", True), ("dualpipev", m >= 2 * pipeline)
+            ]  # fmt: skip
+            schedules += [name for name, fits in doubled if fits]
         for schedule in schedules:
             for recompute in (False, True)[: 2 if model.layers else 1]:
                 plan = Plan(
