@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal, NamedTuple, assert_never, get_args
 
+from client_sdk.protocol.workers import Mesh, require_mesh, require_strategy
 from coordinator.datacenter.all_reduce_costs import LINKS, Line, Link, cheapest, flat, hierarchical, leaders
 
 Shard = Literal["none", "optimizer", "gradients", "full"]
@@ -170,6 +171,7 @@ class Plan:
             f"accumulate = {self.micro_batches}": self.micro_batches > 1,
             f"sync_every = {self.sync_every}": self.sync_every > 1,
             f'precision = "{model.precision}"': model.precision in ("bfloat16", "float16"),
+            "# 16-bit weights beside float32 ones are not this trainer's": model.precision == "mixed",
         }
         return ["[datacenter]", *(line for line, wanted in lines.items() if wanted)]
 
@@ -414,6 +416,22 @@ def family(model: Model, mesh: tuple[int, int, int], shard: Shard, local_steps: 
                     yield replace(plan, sync_every=local_steps)
 
 
+def not_trained(model: Model, plan: Plan) -> str | None:
+    """Why the trainer refuses the plan, by the rules of a plan's section; None where it takes it. *mixed* has its
+    exchanges and its autocast."""
+    precision = "bfloat16" if model.precision == "mixed" else model.precision
+    steps = plan.sync_every if plan.sync_every > 1 else 0
+    try:
+        require_strategy(plan.shard, "none", precision, steps)
+        if plan.tensor * plan.pipeline > 1:
+            mesh = Mesh(data=plan.data, tensor=plan.tensor, pipeline=plan.pipeline)
+            schedule = "1f1b" if plan.schedule == "none" else plan.schedule
+            require_mesh(mesh, schedule, plan.micro_batches, plan.shard, "none", precision, steps)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def advise(model: Model, machines: Machines, local_steps: int = 1) -> tuple[list[Prediction], list[Refusal]]:
     """The plans that fit, the fastest first, and why each other family was refused.
 
@@ -427,12 +445,15 @@ def advise(model: Model, machines: Machines, local_steps: int = 1) -> tuple[list
             continue
         data, tensor, pipeline = mesh
         for shard in get_args(Shard)[: 4 if data > 1 else 1]:
-            all_of_it = [predict(model, machines, plan) for plan in family(model, mesh, shard, local_steps)]
-            fits = [found for found in all_of_it if found.bytes <= machines.usable]
+            name = f"data {data}, tensor {tensor}, pipeline {pipeline}, shard {shard}"
+            plans = {plan: not_trained(model, plan) for plan in family(model, mesh, shard, local_steps)}
+            trained = [predict(model, machines, plan) for plan, reason in plans.items() if reason is None]
+            fits = [found for found in trained if found.bytes <= machines.usable]
             fitting += fits
-            if not fits:
-                least = min(found.bytes for found in all_of_it)
-                name = f"data {data}, tensor {tensor}, pipeline {pipeline}, shard {shard}"
+            if not trained:
+                refused[Refusal(name, next(iter(plans.values())) or "")] = None
+            elif not fits:
+                least = min(found.bytes for found in trained)
                 needs = f"needs {least / 1e9:.1f} GB at least, and {machines.usable / 1e9:.1f} may be used"
                 refused[Refusal(name, needs)] = None
     fitting.sort(key=_order)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from torch.distributed.pipelining.schedules import ScheduleDualPipeV, ScheduleZBVZeroBubble
 from torch.distributed.pipelining.schedules import _ComputationType as Computed
 
+from client_sdk.protocol.workers import DatacenterTask
 from coordinator.datacenter.all_reduce_costs import LINKS, Line, Link, cheapest, crossings, flat, hierarchical, leaders
 from coordinator.datacenter.calibration import fitted, largest_error, typical
 from coordinator.datacenter.planning import (
@@ -386,7 +388,8 @@ def test_the_lines_of_a_plan_name_what_differs_from_one_device() -> None:
         'precision = "bfloat16"',
     ]
     local = Plan(data=8, sync_every=16).section(MEGATRON)
-    assert local == ["[datacenter]", "nproc = 8", "batch_size = 64", "sync_every = 16"]
+    assert local[:-1] == ["[datacenter]", "nproc = 8", "batch_size = 64", "sync_every = 16"]
+    assert local[-1] == "# 16-bit weights beside float32 ones are not this trainer's"
 
 
 def test_divisors() -> None:
@@ -424,3 +427,24 @@ def test_a_fit_is_the_least_in_relative_error() -> None:
 def test_the_typical_time_ignores_the_slow_half() -> None:
     assert typical([*range(1, 11), *[1000] * 10]) == pytest.approx(np.mean(range(3, 11)))
     assert typical([7.0]) == 7.0
+
+
+# ------------------------------------------------------------ the trainer's rules
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16", "mixed"])
+@pytest.mark.parametrize("devices", [1, 2, 8, 16])
+def test_the_trainer_takes_the_section_of_every_plan(devices: int, precision: str) -> None:
+    model = Model(params=1e9, layers=32, hidden=1024, heads=16, sequence=128, global_batch=32, precision=precision)
+    found, refused = advise(model, Machines(devices=devices, memory=400e9), local_steps=16)
+    assert found
+    for one in found:
+        section = tomllib.loads("\n".join(one.plan.section(model)))["datacenter"]
+        task = DatacenterTask(data="mnist", **section)
+        assert task.nproc == devices
+    kept = {(one.plan.shard, one.plan.tensor * one.plan.pipeline > 1) for one in found}
+    assert ("optimizer", True) not in kept
+    if precision == "float16" and devices > 1:
+        assert kept == {("none", False)}
+        assert any("float16 scales losses by a whole gradient" in one.reason for one in refused)
+        assert any("mesh goes with no" in one.reason for one in refused)
