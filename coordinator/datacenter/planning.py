@@ -451,7 +451,8 @@ def advise(model: Model, machines: Machines, local_steps: int = 1) -> tuple[list
             fits = [found for found in trained if found.bytes <= machines.usable]
             fitting += fits
             if not trained:
-                refused[Refusal(name, next(iter(plans.values())) or "")] = None
+                kind = f"shard {shard}{' with tensor or pipeline' if tensor * pipeline > 1 else ''}"
+                refused[Refusal(kind, next(iter(plans.values())) or "")] = None
             elif not fits:
                 least = min(found.bytes for found in trained)
                 needs = f"needs {least / 1e9:.1f} GB at least, and {machines.usable / 1e9:.1f} may be used"
