@@ -156,12 +156,17 @@ def _reach_own(unit: nn.Module, inputs: Any, outputs: Any) -> Any:
     """Give each parameter that ``unit`` holds itself a gradient, of zero where the loss does not reach it on this rank:
     else ranks would exchange gradients of different parameters."""
     flat, shape = tree_flatten(outputs)
-    own = [weight for weight in unit.parameters() if weight.requires_grad and not hasattr(weight, "to_local")]
+    own = [weight for weight in unit.parameters() if weight.requires_grad and _gathered(weight)]
     place = next((n for n, one in enumerate(flat) if isinstance(one, torch.Tensor) and one.requires_grad), None)
     if place is None or not own:
         return outputs
     flat[place] = _WithZeros.apply(flat[place], *own)  # type: ignore[no-untyped-call]
     return tree_unflatten(flat, shape)
+
+
+def _gathered(weight: Any) -> bool:
+    """Whether it is whole, or this rank's part over *tensor* alone."""
+    return not hasattr(weight, "to_local") or bool(weight.device_mesh.mesh_dim_names == ("tensor",))
 
 
 class _WithZeros(torch.autograd.Function):

@@ -100,8 +100,10 @@ class Recipe(BaseModel):
         if self.mesh is not None:
             kinds = (self.shard, self.compress, self.precision, self.sync_every)
             require_mesh(self.mesh, self.schedule, self.accumulate, *kinds)
-        if self.accumulate * (self.mesh.parts if self.mesh else 1) > self.batch_size:
-            raise ValueError(f"a batch of {self.batch_size} cannot be cut into {self.accumulate} micro-batches")
+        parts = self.mesh.parts if self.mesh else 1
+        if self.accumulate * parts > self.batch_size:
+            each = f" for each of {parts} parts of it" if parts > 1 else ""
+            raise ValueError(f"a batch of {self.batch_size} cannot be cut into {self.accumulate} micro-batches{each}")
         return self
 
     def learning_rate_at(self, step: int) -> float:
