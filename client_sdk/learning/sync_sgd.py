@@ -206,6 +206,9 @@ class GlobalGradient:
         self._ddp: DistributedDataParallel | None = None
         self._waited = (0, 0.0)
         self._steps = 0
+        self.saved_bytes = 0
+        """What the forward pass of the first step stored for the backward pass on this rank, parameters aside; of
+        micro-batches, of the first."""
         self._kept: dict[str, torch.Tensor] = {}
         self._buffers = own_buffers(module)
         if not group.alone and self._stays:
@@ -308,7 +311,9 @@ class GlobalGradient:
                 return self._taken(examples, some)
 
             with self._explained(where), self._alone_unless(place == len(parts) - 1):
-                objective = (self._ddp or self._losses)(fetch, size, len(batch), where)
+                with saved_bytes(self._losses) if self._steps == place == 0 else nullcontext() as saved:
+                    objective = (self._ddp or self._losses)(fetch, size, len(batch), where)
+                self.saved_bytes = saved.bytes if saved is not None else self.saved_bytes
                 objective.backward()
 
     def _taken(self, examples: TensorExamples, indices: torch.Tensor) -> tuple[Any, Any]:
@@ -378,15 +383,48 @@ class GlobalGradient:
         return nullcontext() if self._ddp is None or last else self._ddp.no_sync()
 
 
+class saved_bytes:  # noqa: N801  (used as a context manager)
+    """Counts the bytes of tensors that a forward pass stores for the backward pass, but those of the module's
+    parameters."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.bytes = 0
+        self._module = module
+        self._stored: dict[int, torch.UntypedStorage] = {}
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._store, lambda tensor: tensor)
+
+    def __enter__(self) -> saved_bytes:
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._hooks.__exit__(*error)
+        own = {tensor.untyped_storage().data_ptr() for tensor in self._module.parameters() if is_whole(tensor)}
+        self.bytes = sum(storage.nbytes() for place, storage in self._stored.items() if place not in own)
+        self._stored.clear()
+
+    def _store(self, tensor: torch.Tensor) -> torch.Tensor:
+        if is_whole(tensor):
+            storage = tensor.untyped_storage()
+            self._stored[storage.data_ptr()] = storage
+        return tensor
+
+
+def is_whole(tensor: torch.Tensor) -> bool:
+    """Whether the tensor has a memory of its own, and is no shard or sparse one."""
+    return tensor.layout is torch.strided and not hasattr(tensor, "to_local")
+
+
 def blocks_of(module: nn.Module, patterns: Iterable[str]) -> list[nn.Module]:
-    """The modules whose names match one of the shell patterns; LearnerFailed where none matches a pattern."""
-    found: list[nn.Module] = []
+    """The modules whose names match one of the shell patterns, but those inside another one; LearnerFailed where none
+    matches a pattern."""
+    found: dict[str, nn.Module] = {}
     for pattern in patterns:
-        matching = [part for name, part in module.named_modules() if name and fnmatchcase(name, pattern)]
+        matching = {name: part for name, part in module.named_modules() if name and fnmatchcase(name, pattern)}
         if not matching:
             raise LearnerFailed(f"The learner's blocks name {pattern!r}, and no part of the model has such a name.")
-        found += matching
-    return list(dict.fromkeys(found))
+        found |= matching
+    return [part for name, part in found.items() if not any(name.startswith(f"{outer}.") for outer in found)]
 
 
 def recompute_blocks(module: nn.Module, patterns: Iterable[str]) -> None:

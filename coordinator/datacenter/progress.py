@@ -71,9 +71,17 @@ def plain_line(message: dict[str, Any]) -> str:
             report = message["report"]
             out = f" The model is in {message['out']} ({message['digest'][:12]})." if message.get("out") else ""
             loss = "" if report["loss"] is None else f", loss {report['loss']:.4g}"
-            return f"Done: {report['steps']} steps{loss}, in {report['seconds']:.1f} s.{out}"
+            return f"Done: {report['steps']} steps{loss}, in {report['seconds']:.1f} s{_memory(report)}.{out}"
         case _:
             return str(message.get("reason", message["event"]))
+
+
+def _memory(report: dict[str, Any]) -> str:
+    """What a training needed of memory, where it took a step."""
+    if report.get("peak_bytes"):
+        return f", with {report['peak_bytes'] / 1e6:,.0f} MB of the GPU at most"
+    saved = report.get("saved_bytes")
+    return f", with {saved / 1e6:,.1f} MB kept for the backward pass" if saved else ""
 
 
 class ProgressThrottle:

@@ -59,6 +59,11 @@ class Report:
     samples_per_s: float
     gradient_bytes: int
     """What this rank has handed to the exchange of gradients."""
+    saved_bytes: int
+    """What the forward pass of the first step (with accumulation, of its first part) stored for the backward pass, on
+    this rank."""
+    peak_bytes: int | None
+    """The most memory that tensors had on this rank's GPU; None on a CPU."""
     world: int
     device: str
 
@@ -113,6 +118,8 @@ def train(
     """
     ranks = group or Group()
     report: OnMessage = on_message if on_message is not None and ranks.rank == 0 else _ignore
+    if ranks.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(ranks.device)
     with seeded(recipe.seed, 0, ""):
         job = _prepared(learner, model, data, recipe, ranks)
         saved, step, due = None, 0, False
@@ -162,6 +169,8 @@ def train(
         seconds=seconds,
         samples_per_s=seen / seconds if seen else 0.0,
         gradient_bytes=gradient.sent,
+        saved_bytes=gradient.saved_bytes,
+        peak_bytes=torch.cuda.max_memory_allocated(ranks.device) if ranks.device.type == "cuda" else None,
         world=ranks.world,
         device=str(ranks.device),
     )
