@@ -22,9 +22,9 @@ HANG_S = 60.0
 IMPORTED = ["torch.distributed.checkpoint", "client_sdk.learning.group_trainer", "coordinator.datacenter.training"]
 
 
-def together(world: int, work: Callable[..., Any], *arguments: Any, hang_s: float = HANG_S) -> list[Any]:
+def together(world: int, work: Callable[..., Any], *arguments: Any, hang_s: float = HANG_S, lost: int = 0) -> list[Any]:
     """What ``work(group, *arguments)`` gives on each of ``world`` ranks, or the error it raised. ``work`` must be at
-    the top of its module."""
+    the top of its module. So many ranks are ``lost``: they are killed and give nothing."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(IMPORTED)
     answers = context.Queue()
@@ -36,12 +36,12 @@ def together(world: int, work: Callable[..., Any], *arguments: Any, hang_s: floa
     for process in ranks:
         process.start()
     try:
-        found = dict(answers.get(timeout=400) for _ in ranks)
+        found = dict(answers.get(timeout=1200) for _ in range(world - lost))
     finally:
         for process in ranks:
             process.join(timeout=10)
             process.kill()
-    return [found[rank] for rank in range(world)]
+    return [found[rank] for rank in sorted(found)]
 
 
 def attempt(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:

@@ -1,8 +1,9 @@
-"""Each strategy of a datacenter gives what one process gives at the global batch: to 1e-9 after 20 steps in float64."""
+"""Each strategy of a datacenter gives what its row says (``strategies``), in each case."""
 
 from __future__ import annotations
 
 import tempfile
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -16,116 +17,220 @@ from client_sdk.learning import Learner
 from client_sdk.tensors import Tensors
 from coordinator.datacenter.optimizers import make_optimizer
 from coordinator.datacenter.recipe import Recipe
-from coordinator.datacenter.training import GlobalOrder, train
+from coordinator.datacenter.training import GlobalOrder, Report, train
+from scripts.strategy_table import PAGE, page
 from tests.coordinator.datacenter import models
 from tests.coordinator.datacenter.ranks import Group, attempt, together
+from tests.coordinator.datacenter.strategies import ADAM, BASE, CASES, DEEP, LIVES, STRATEGIES, TOLERANCE, dying
+from tests.rotating import taking_turns
 
 pytestmark = [pytest.mark.datacenter, pytest.mark.slow]
 
-TOLERANCE = 1e-9
-BASE = {"steps": 20, "learning_rate": 0.05, "seed": 7, "batch_size": 12}
+TURNS = 8
+PLAIN = "uneven batch"
 
 
-def deep() -> nn.Module:
-    blocks = [
-        nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.LayerNorm(8), nn.Dropout(0.0)) for _ in range(4)
-    ]
-    return nn.Sequential(nn.Linear(6, 8), *blocks, nn.Linear(8, 3)).double()
+@dataclass(frozen=True)
+class Play:
+    """Cells that one group of so many ranks plays: all of them, or this day's eighth (``turn``)."""
+
+    world: int
+    turn: int | None = None
+
+    @property
+    def cells(self) -> list[tuple[str, str]]:
+        found = [(name, case) for name, one in STRATEGIES.items() if self.world in one.worlds for case in CASES]
+        return found if self.turn is None else found[self.turn :: TURNS]
 
 
-PARTS: dict[str, Any] = {"blocks": ("1", "2", "[34]"), "tensor": {"[1234].0": "column", "[1234].2": "row"}}
-DEEP = models.learner_of(deep, **PARTS)
-ADAM = models.learner_of(deep, **PARTS, optimizer=torch.optim.Adam)
-STRATEGIES: dict[str, dict[str, Any]] = {
-    "optimizer": {"shard": "optimizer"},
-    "gradients": {"shard": "gradients"},
-    "full": {"shard": "full"},
-    "recompute": {"recompute": True},
-    "full and recompute": {"shard": "full", "recompute": True},
-    "models averaged at each step": {"sync_every": 1},
-    "tensor": {"mesh": {"tensor": 2}},
-    "pipeline": {"mesh": {"pipeline": 2}, "accumulate": 3},
-}
-CASES: dict[str, tuple[Learner, dict[str, Any]]] = {
-    "plain": (DEEP, {"batch_size": 10}),
-    "uneven batch": (DEEP, {}),
-    "accumulation": (DEEP, {"accumulate": 3}),
-    "clipping": (DEEP, {"max_grad_norm": 0.1}),
-    "momentum": (DEEP, {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 1e-3}),
-    "adam": (ADAM, {"learning_rate": 0.01}),
-    "lars": (DEEP, {"optimizer": "lars", "trust_coefficient": 0.05}),
-    "lamb": (DEEP, {"optimizer": "lamb", "learning_rate": 0.02, "weight_decay": 1e-2}),
-    "never used": (models.learner_of(models.Half), {"unused_parameters": True, "optimizer": "sgd"}),
-    "sometimes unused": (
-        models.learner_of(models.Sometimes),
-        {"unused_parameters": True, "batch_size": 4, "optimizer": "sgd"},
-    ),
-    "a part frozen": (models.learner_of(deep, **PARTS, averaged=("5.*", "1.*", "0.*")), {"averaged": ("5.*", "1.*")}),
-}
-OTHERWISE = {("models averaged at each step", case) for case in ("clipping", "adam", "lars", "lamb")}
-"""A mean of models is not that of gradients, where a step is not linear in its gradient."""
-REFUSED = {
-    ("recompute", "never used"): "recompute needs the learner's blocks",
-    ("recompute", "sometimes unused"): "recompute needs the learner's blocks",
-    ("full and recompute", "never used"): "recompute needs the learner's blocks",
-    ("full and recompute", "sometimes unused"): "recompute needs the learner's blocks",
-    **{("tensor", case): "mesh.tensor needs the learner's tensor" for case in ("never used", "sometimes unused")},
-    **{("pipeline", case): "The learner names 0 blocks" for case in ("never used", "sometimes unused")},
-}
+def learner_of(strategy: str, case: str) -> Learner:
+    return STRATEGIES[strategy].learners.get(case, CASES[case].learner)
+
+
+def recipe_of(strategy: str, case: str, **more: Any) -> Recipe:
+    return Recipe(**{**BASE, **CASES[case].fields, **STRATEGIES[strategy].fields, **more})
 
 
 def cell(group: Group, strategy: str, case: str) -> Any:
-    learner, fields = CASES[case]
-    recipe = Recipe(**{**BASE, **fields, **STRATEGIES.get(strategy, {})})
+    learner = learner_of(strategy, case)
+    recipe = recipe_of(strategy, case)
     return attempt(train, learner, learner.initial(1), models.examples(), recipe, group=group)
 
 
-def all_cells(group: Group, strategies: list[str]) -> dict[tuple[str, str], Any]:
-    return {(strategy, case): cell(group, strategy, case) for strategy in strategies for case in CASES}
+def all_cells(group: Group, play: Play) -> dict[tuple[str, str], Any]:
+    return {(strategy, case): cell(group, strategy, case) for strategy, case in play.cells}
 
 
 @cache
-def by_ranks(world: int) -> list[dict[tuple[str, str], Any]]:
-    return together(world, all_cells, list(STRATEGIES))
+def by_ranks(play: Play) -> list[dict[tuple[str, str], Any]]:
+    return together(play.world, all_cells, play)
+
+
+def alone(strategy: str, case: str) -> tuple[Tensors, Report]:
+    """What one process gives, with the strategy's learner."""
+    return _alone(strategy if case in STRATEGIES[strategy].learners else "none", case)
 
 
 @cache
-def alone(case: str) -> tuple[Tensors, float]:
-    model, report = cell(Group(), "", case)
-    return model, report.loss
+def _alone(strategy: str, case: str) -> tuple[Tensors, Report]:
+    learner = learner_of(strategy, case)
+    return train(learner, learner.initial(1), models.examples(), recipe_of("none", case))
+
+
+def over_all(strategy: str, case: str, model: Tensors) -> float:
+    learner = learner_of(strategy, case if case in CASES else PLAIN)
+    return learner.evaluate(model, models.examples()).metrics["loss"]
+
+
+def check(strategy: str, case: str, found: list[Any], wanted: tuple[Tensors, Report]) -> None:
+    """The cell's ranks give what the table says of it."""
+    row = STRATEGIES[strategy]
+    if (words := row.refused.get(case)) is not None:
+        assert sum(kind == "RankFailed" for kind, _ in found) == len(found) - 1, found
+        assert all(words in sentence and "\n" not in sentence for _, sentence in found), found
+        return
+    model, report = wanted
+    for own, said in found:
+        assert all(np.array_equal(found[0][0][name], own[name]) for name in model), "ranks agree in all bits"
+        difference = models.largest_difference(own, model)
+        if case in row.near:
+            assert difference > TOLERANCE, "or the table must say that it is equal"
+            here, there = (over_all(strategy, case, one) for one in (own, model))
+            assert here <= there * (1 + row.near[case])
+        else:
+            assert difference <= TOLERANCE
+            assert said.loss == pytest.approx(report.loss, rel=1e-9)
+
+
+@pytest.mark.parametrize(("strategy", "case"), Play(2).cells)
+def test_a_strategy_gives_what_the_table_says(strategy: str, case: str) -> None:
+    found = [cells[strategy, case] for cells in by_ranks(Play(2))]
+    check(strategy, case, found, alone(strategy, case))
+
+
+@pytest.mark.parametrize("turn", taking_turns(*range(TURNS)))
+@pytest.mark.parametrize("world", [4, 8])
+def test_an_eighth_of_the_table_on_more_ranks(world: int, turn: int) -> None:
+    play = Play(world, turn)
+    for strategy, case in play.cells:
+        found = [cells[strategy, case] for cells in by_ranks(play)]
+        check(strategy, case, found, alone(strategy, case))
+
+
+def test_the_page_says_what_is_tested() -> None:
+    assert PAGE.read_text("utf-8") == page(), "run: python -m scripts.strategy_table"
+
+
+def test_training_moved_the_model() -> None:
+    """Or all equalities would hold for a trainer that does nothing."""
+    for case, one in CASES.items():
+        assert models.largest_difference(alone("none", case)[0], one.learner.initial(1)) > 1e-3, case
+
+
+# ------------------------------------------------------------ saved steps
+
+KILLED_AT = {"pipeline": 24}
+"""At which call of its loss rank 1 is killed; in step 7 or 8, with the calls before the first step."""
+SAVING: dict[str, Any] = {"checkpoint_every": 3}
+
+
+def saving(group: Group, folder: Path) -> dict[str, Any]:
+    """Of each strategy: the model of a training that nothing disturbs, and the saved steps of the first half."""
+    found = {}
+    for name in of_two():
+        recipe = recipe_of(name, PLAIN)
+        usual: dict[str, Any] = {"group": group, "checkpoints": folder / "half" / name, **SAVING}
+        found[name] = train(DEEP, DEEP.initial(1), models.examples(), recipe, group=group)
+        train(DEEP, DEEP.initial(1), models.examples(), recipe.model_copy(update={"steps": 10}), **usual)
+    return found
+
+
+def killed(group: Group, name: str, folder: Path) -> None:
+    learner = replace(DEEP, loss=partial(dying, step=KILLED_AT.get(name, 8)))
+    usual: dict[str, Any] = {"group": group, "checkpoints": folder / "killed" / name, **SAVING}
+    train(learner, learner.initial(1), models.examples(), recipe_of(name, PLAIN), **usual)
+
+
+def going_on(group: Group, folder: Path, names: list[str], **more: Any) -> dict[str, Any]:
+    found = {}
+    for name in names:
+        recipe = recipe_of(name, PLAIN, **more)
+        usual: dict[str, Any] = {"group": group, "checkpoints": folder / name, "resume": True, **SAVING}
+        found[name] = attempt(train, DEEP, DEEP.initial(1), models.examples(), recipe, **usual)
+    return found
+
+
+def others(group: Group, folder: Path, names: list[str]) -> dict[str, Any]:
+    return {
+        name: one for key in names for name, one in going_on(group, folder, [key], **STRATEGIES[key].again[1]).items()
+    }
+
+
+def of_two() -> list[str]:
+    return [name for name, one in STRATEGIES.items() if 2 in one.worlds]
+
+
+@cache
+def lives() -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, list[Any]]]:
+    """By rank: undisturbed; after the kill. By strategy: what the ranks of another number give."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        whole = together(2, saving, folder)
+        for name in of_two():
+            (survivor,) = together(2, killed, name, folder, lost=1)
+            assert survivor[0] == "GroupLost", survivor
+        after = together(2, going_on, folder / "killed", of_two())
+        further: dict[str, list[Any]] = {}
+        for world in sorted({STRATEGIES[name].again[0] for name in of_two()}):
+            names = [name for name in of_two() if STRATEGIES[name].again[0] == world]
+            answers = together(world, others, folder / "half", names)
+            further |= {name: [one[name] for one in answers] for name in names}
+        return whole, after, further
+
+
+@pytest.mark.parametrize("strategy", of_two())
+def test_saved_steps_go_on_with_another_number_of_processes(strategy: str) -> None:
+    found = lives()[2][strategy]
+    check(strategy, LIVES[0], found, alone("none", PLAIN))
+    if LIVES[0] not in STRATEGIES[strategy].refused:
+        assert [report.began for _, report in found] == [10] * len(found)
+
+
+@pytest.mark.parametrize("strategy", of_two())
+def test_a_killed_rank_changes_no_bit(strategy: str) -> None:
+    for whole, after in zip(*lives()[:2], strict=True):
+        (wanted, _), (found, report) = whole[strategy], after[strategy]
+        assert report.began in (3, 6), "some call the loss more than once a step"
+        assert all(np.array_equal(wanted[name], found[name]) for name in wanted)
+
+
+# ------------------------------------------------------------ what goes wrong
 
 
 def failing(step: int, how: str) -> Learner:
     models.failing_loss.calls = 0  # type: ignore[attr-defined]
-    return Learner(model=deep, loss=partial(models.failing_loss, step=step, how=how), **PARTS)
+    return replace(DEEP, loss=partial(models.failing_loss, step=step, how=how))
 
 
-def in_trouble(group: Group, shard: str, folder: Path) -> dict[str, Any]:
+def in_trouble(group: Group, shard: str) -> dict[str, Any]:
     """What goes wrong, and at last what ends the group."""
     found: dict[str, Any] = {}
 
-    def trying(case: str, learner: Learner, fields: dict[str, Any] | None = None, **more: Any) -> None:
-        recipe = Recipe(**{**BASE, "shard": shard, "optimizer": "sgd", **(fields or {})})
-        found[case] = attempt(train, learner, learner.initial(1), models.examples(), recipe, group=group, **more)
+    def trying(case: str, learner: Learner) -> None:
+        recipe = Recipe(**{**BASE, "shard": shard, "optimizer": "sgd"})
+        found[case] = attempt(train, learner, learner.initial(1), models.examples(), recipe, group=group)
 
     trying("not finite", failing(3, "nan"))
     trying("sparse", models.learner_of(models.Sparse))
     trying("few tensors", models.learner_of(lambda: nn.Linear(6, 3, bias=False).double()))
-    trying("no such block", models.learner_of(deep, blocks=("7",)))
-    trying("half", DEEP, {"steps": 9}, checkpoints=folder, checkpoint_every=3)
-    trying("on", DEEP, {"steps": 14}, checkpoints=folder, resume=True)
+    trying("no such block", replace(DEEP, blocks=("7",)))
     trying("learner", failing(2, "raise"))
     return found
 
 
 @cache
 def troubles(shard: str) -> list[dict[str, Any]]:
-    with tempfile.TemporaryDirectory() as folder:
-        answers = together(2, in_trouble, shard, Path(folder))
-        rest = Recipe(**{**BASE, "shard": shard, "optimizer": "sgd"})
-        options: dict[str, Any] = {"checkpoints": Path(folder), "resume": True}
-        answers.append(train(DEEP, DEEP.initial(1), models.examples(), rest, **options))
-        return answers
+    return together(2, in_trouble, shard)
 
 
 @pytest.mark.parametrize("shard", ["optimizer", "gradients", "full"])
@@ -246,32 +351,3 @@ def test_what_goes_wrong_between_two_means_is_known_at_the_next() -> None:
 
 def test_optimizers_of_each_rank_go_on_with_as_many_ranks() -> None:
     assert "has an optimizer for each of 2 processes, and here are 3" in locals_()[1][0][1]
-
-
-@pytest.mark.parametrize("shard", ["optimizer", "gradients", "full"])
-def test_saved_steps_go_on_with_any_number_of_processes(shard: str) -> None:
-    wanted, _ = train(DEEP, DEEP.initial(1), models.examples(), Recipe(**{**BASE, "optimizer": "sgd"}))
-    first, second, (model, report) = troubles(shard)
-    assert [found["on"][1].began for found in (first, second)] == [9, 9]
-    assert (report.began, report.world) == (14, 1)
-    assert models.largest_difference(model, wanted) <= TOLERANCE
-
-
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_strategy_equals_one_process_or_is_refused_in_a_sentence(strategy: str, case: str) -> None:
-    found = [cells[strategy, case] for cells in by_ranks(2)]
-    if (words := REFUSED.get((strategy, case))) is not None:
-        assert sorted(kind for kind, _ in found) == ["LearnerFailed", "RankFailed"]
-        assert all(words in sentence and "\n" not in sentence for _, sentence in found)
-        return
-    wanted, loss = alone(case)
-    if (strategy, case) in OTHERWISE:
-        assert 1e-6 < models.largest_difference(found[0][0], wanted) < 1
-        assert found[0][1].loss == pytest.approx(loss, rel=0.3)
-        return
-    for model, report in found:
-        assert models.largest_difference(model, wanted) <= TOLERANCE
-        assert report.loss == pytest.approx(loss, rel=1e-9)
-    assert all(np.array_equal(found[0][0][name], found[1][0][name]) for name in wanted)
-    assert models.largest_difference(wanted, CASES[case][0].initial(1)) > 1e-3, "or nothing was trained"
