@@ -399,20 +399,22 @@ class saved_bytes:  # noqa: N801  (used as a context manager)
 
     def __exit__(self, *error: object) -> None:
         self._hooks.__exit__(*error)
-        own = {tensor.untyped_storage().data_ptr() for tensor in self._module.parameters() if is_whole(tensor)}
+        own = {storage.data_ptr() for tensor in self._module.parameters() if (storage := _storage(tensor)) is not None}
         self.bytes = sum(storage.nbytes() for place, storage in self._stored.items() if place not in own)
         self._stored.clear()
 
     def _store(self, tensor: torch.Tensor) -> torch.Tensor:
-        if is_whole(tensor):
-            storage = tensor.untyped_storage()
+        if (storage := _storage(tensor)) is not None:
             self._stored[storage.data_ptr()] = storage
         return tensor
 
 
-def is_whole(tensor: torch.Tensor) -> bool:
-    """Whether the tensor has a memory of its own, and is no shard or sparse one."""
-    return tensor.layout is torch.strided and not hasattr(tensor, "to_local")
+def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """The memory of a tensor, of a divided one that of this rank's part; None for sparse tensors, and for those that
+    stand for a result that is still on its way."""
+    part: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
+    plain = type(part) in (torch.Tensor, nn.Parameter) and part.layout is torch.strided
+    return part.untyped_storage() if plain else None
 
 
 def blocks_of(module: nn.Module, patterns: Iterable[str]) -> list[nn.Module]:
