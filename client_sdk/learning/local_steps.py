@@ -23,13 +23,15 @@ from torch import nn
 
 from client_sdk.learning import state
 from client_sdk.learning.data import TensorExamples
-from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError
+from client_sdk.learning.errors import Diverged, LearningError
 from client_sdk.learning.group import Group
-from client_sdk.learning.sync_sgd import GlobalGradient, own_buffers
+from client_sdk.learning.sync_sgd import GlobalGradient, own_buffers, require_no_statistics
 
 
 class LocalSteps(GlobalGradient):
     """Each rank by itself, as a group of one, but for ``moved``."""
+
+    own_state = True
 
     def __init__(
         self,
@@ -54,6 +56,10 @@ class LocalSteps(GlobalGradient):
         self._heard = torch.zeros(4, dtype=torch.float64)
         """Since the models were averaged: sum and weight of the loss, examples, whether this rank failed."""
         self._bytes = 0
+
+    @property
+    def place(self) -> int:
+        return self._ranks.rank
 
     @property
     def together(self) -> bool:
@@ -139,9 +145,4 @@ class LocalSteps(GlobalGradient):
         if self._compared:
             return
         self._compared = True
-        if (name := self._ranks.first_unequal(own_buffers(self._module))) is not None:
-            found = (
-                f"The model's buffer {name} takes statistics of its batch, and each of the {self._ranks.world} ranks "
-                "has others: take a model that does not, or one process."
-            )
-            self._ranks.agree(LearnerFailed(found) if self._ranks.rank == 0 else None)
+        require_no_statistics(own_buffers(self._module), self._ranks)

@@ -13,6 +13,7 @@ The last two are torch's ``fully_shard``. All give the update of one process.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
@@ -30,22 +31,45 @@ from client_sdk.learning.group import GroupLost, RankFailed, Unreached, with_spa
 from client_sdk.learning.sync_sgd import GlobalGradient, blocks_of
 
 
+def balanced(weights: Sequence[torch.Tensor], parts: int) -> list[list[int]]:
+    """The places of ``weights`` in so many parts: the largest first, each to the part that has least."""
+    found: list[list[int]] = [[] for _ in range(parts)]
+    held = [0] * parts
+    for place in sorted(range(len(weights)), key=lambda n: -weights[n].numel()):
+        least = min(range(parts), key=lambda n: (held[n], len(found[n])))
+        found[least].append(place)
+        held[least] += weights[place].numel()
+    return found
+
+
+def clip_parts(
+    own: Sequence[torch.Tensor], max_norm: float, step: int, of_all: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    """As ``local_sgd.clip``, of a gradient of which this rank has a part. ``of_all``: a sum over the ranks."""
+    device = own[0].device if own else None
+    wide = torch.float64 if any(part.dtype is torch.float64 for part in own) else torch.float32
+    squares = torch.zeros((), dtype=wide, device=device)
+    for part in own:
+        squares += torch.linalg.vector_norm(part, dtype=wide) ** 2
+    squares = of_all(squares)
+    norm = float(squares.sqrt())
+    if not squares.isfinite():
+        raise Diverged(f"The gradient's norm at step {step} is {norm}: try a smaller learning rate.")
+    if norm > max_norm:
+        for part in own:
+            part.mul_(max_norm / norm)
+
+
 class OptimizerShards(GlobalGradient):
     """Each parameter is moved by one rank, which then sends it to the others."""
 
     def _prepared(self, module: nn.Module, params: list[nn.Parameter]) -> list[nn.Parameter]:
-        """The largest first, each to the rank that has least."""
         if len(params) < self._group.world:
             raise LearnerFailed(
                 f"shard = 'optimizer' gives each of {self._group.world} ranks a trained tensor, and there are "
                 f"{len(params)}: take fewer processes, or shard = 'full'."
             )
-        self._parts: list[list[nn.Parameter]] = [[] for _ in range(self._group.world)]
-        held = [0] * self._group.world
-        for weight in sorted(params, key=lambda one: -one.numel()):
-            least = min(range(self._group.world), key=lambda rank: (held[rank], len(self._parts[rank])))
-            self._parts[least].append(weight)
-            held[least] += weight.numel()
+        self._parts = [[params[n] for n in part] for part in balanced(params, self._group.world)]
         return params
 
     @property
@@ -116,18 +140,7 @@ class FullShards(GlobalGradient):
     @torch.no_grad()
     def clip(self, max_norm: float, step: int) -> None:
         own = [_local(weight.grad) for weight in self.params if weight.grad is not None]
-        wide = torch.float64 if any(part.dtype is torch.float64 for part in own) else torch.float32
-        squares = torch.zeros((), dtype=wide, device=self._group.device)
-        for part in own:
-            squares += torch.linalg.vector_norm(part, dtype=wide) ** 2
-        with self._group.unbroken():
-            dist.all_reduce(squares)
-        norm = float(squares.sqrt())
-        if not squares.isfinite():
-            raise Diverged(f"The gradient's norm at step {step} is {norm}: try a smaller learning rate.")
-        if norm > max_norm:
-            for part in own:
-                part.mul_(max_norm / norm)
+        clip_parts(own, max_norm, step, self._of_all)
 
     def _of_all(self, reported: torch.Tensor) -> torch.Tensor:
         with self._group.unbroken():

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -146,6 +146,18 @@ PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.floa
 """Name -> number type of autocast; float32: none, the model's own number type."""
 
 
+class Taken(NamedTuple):
+    """One step of the model, as ``GlobalGradient.step`` has taken it."""
+
+    total: float
+    weight: float
+    """Of the loss: (sum, weight)."""
+    examples: int
+    """Examples whose gradients moved the model since the step before."""
+    next: int
+    """The step that comes now."""
+
+
 class GlobalGradient:
     """Computes gradients of ``module``'s mean loss over global batches, one call a step.
 
@@ -165,6 +177,16 @@ class GlobalGradient:
     _loss_of: type[RankLoss] = RankLoss
     _stays = True
     """Whether a rank whose learner failed can take part in the rest of the step."""
+    by_itself = False
+    """Whether an error of this rank's optimizer is not one of all ranks, at the same time."""
+    own_state = False
+    """Whether each rank has an optimizer for all parameters, with a state of its own."""
+    keeps_rows = False
+    """Whether sparse gradients stay sparse, for any optimizer."""
+    staleness: tuple[int, ...] = ()
+    """How many gradients were so many steps of the model old when they moved it."""
+    move: Callable[[int, float], None]
+    """Has this rank's optimizer move what it owns, with this part of the learning rate of a step; set by who trains."""
 
     def __init__(
         self,
@@ -270,6 +292,26 @@ class GlobalGradient:
         self.kept.clear()
         self.kept.update(kept)
 
+    def begin(self, step: int) -> None:
+        """Before the first call of ``step``, with the model as it is then. All ranks call it."""
+
+    def step(self, examples: TensorExamples, batch: torch.Tensor, step: int, steps: int) -> Taken:
+        """Take ``step`` of so many, over the global ``batch``. Raises as ``compute`` and ``move``."""
+        found = self.compute(examples, batch, step)
+        self.move(step, 1.0)
+        found = self.moved(step + 1 == steps) or found
+        return Taken(*found, len(batch), step + 1)
+
+    def settle(self) -> None:
+        """Wait until the whole model is on every rank, and nothing moves it: it can be saved. All ranks call it."""
+
+    def close(self) -> None:
+        """After the last step, or an error."""
+
+    def news(self) -> list[str]:
+        """What has happened since the last call that an operator should know, as sentences; on rank 0."""
+        return []
+
     def moved(self, last: bool) -> tuple[float, float] | None:
         """Give all ranks what each rank's optimizer has moved. ``last``: whether no step follows. Where ranks tell each
         other their losses only now, (sum, weight) of these; else None."""
@@ -368,12 +410,7 @@ class GlobalGradient:
         """Once, after the first batch: LearnerFailed, on rank 0, where the ranks' buffers differ. Afterwards DDP would
         silently broadcast those of rank 0."""
         buffers, self._buffers = self._buffers, {}
-        if (name := self._group.first_unequal(buffers)) is not None:
-            found = (
-                f"The model's buffer {name} takes statistics of its batch, and each of the {self._group.world} ranks "
-                "has others: take a model that does not, or one process."
-            )
-            self._group.agree(LearnerFailed(found) if self._group.rank == 0 else None)
+        require_no_statistics(buffers, self._group)
 
     def _explained(self, where: str) -> AbstractContextManager[Any]:
         return explained(where) if self._group.alone else self._group.unbroken()
@@ -477,6 +514,16 @@ def own_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
         if not isinstance(layer, nn.SyncBatchNorm)
         for name, buffer in layer.named_buffers(recurse=False)
     }
+
+
+def require_no_statistics(buffers: Mapping[str, torch.Tensor], group: Group) -> None:
+    """LearnerFailed, on rank 0, where the ranks' buffers differ after a batch."""
+    if (name := group.first_unequal(buffers)) is not None:
+        found = (
+            f"The model's buffer {name} takes statistics of its batch, and each of the {group.world} ranks has others: "
+            "take a model that does not, or one process."
+        )
+        group.agree(LearnerFailed(found) if group.rank == 0 else None)
 
 
 def _moved(batch: tuple[Any, Any], device: torch.device) -> tuple[Any, Any]:

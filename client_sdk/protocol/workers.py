@@ -116,6 +116,69 @@ def require_mesh(
         )
 
 
+class Server(BaseModel):
+    """Parameter servers of a datacenter's training: the first ``count`` processes hold the parameters too, each some of
+    them, and all processes send them gradients."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    count: int = Field(default=1, ge=1, le=1024)
+    """Servers."""
+    staleness: int = Field(default=0, ge=0, le=1_000_000, exclude_if=lambda steps: not steps)
+    """Most steps that a process, or a group, may be ahead of the slowest: each gradient moves the weights when it comes
+    (Downpour: Dean et al. 2012; Ho et al. 2013). 0: synchronous, as one process."""
+    backup: int = Field(default=0, ge=0, le=65_535, exclude_if=lambda spare: not spare)
+    """How many gradients of a synchronous step are not waited for (Chen et al. 2016, arXiv:1604.00981)."""
+    groups: int = Field(default=0, ge=0, le=65_536, exclude_if=lambda groups: not groups)
+    """Of ``staleness``: into how many groups the processes are divided, in the order of their numbers. A group is
+    synchronous inside. 0: each process is one."""
+    sparse: Literal["sync", "async"] = Field(default="sync", exclude_if=lambda kind: kind == "sync")
+    """*async*: rows of embeddings with sparse gradients move when they come, by plain SGD, and they alone cross the
+    link; the rest is synchronous."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Server:
+        if self.staleness and (self.backup or self.sparse != "sync"):
+            raise ValueError("server.backup and server.sparse are for synchronous servers: leave out server.staleness")
+        if self.backup and self.sparse != "sync":
+            raise ValueError("server.backup discards gradients, and rows are moved before: leave out server.sparse")
+        if self.groups > 1 and not self.staleness:
+            raise ValueError("server.groups are asynchronous: say how many steps one may be ahead, in server.staleness")
+        return self
+
+    @property
+    def exact(self) -> bool:
+        """Whether the result is that of one process."""
+        return not self.staleness and not self.backup and self.sparse == "sync"
+
+    @property
+    def spares(self) -> bool:
+        """Whether the others go on where a process dies that is no server."""
+        return bool(self.staleness or self.backup)
+
+    def groups_of(self, processes: int) -> int:
+        """How many groups so many processes are."""
+        return (self.groups or processes) if self.staleness else 1
+
+
+def require_apart(
+    server: Server | None,
+    hogwild: bool,
+    shard: Shard,
+    compress: Compress,
+    precision: str,
+    sync_every: int,
+    mesh: Mesh | None,
+) -> None:
+    """ValueError for what does not go with processes that are not in step."""
+    name = "server" if server is not None else "hogwild"
+    if server is not None and hogwild:
+        raise ValueError("server and hogwild are two ways to train without waiting: take one of them")
+    others = (shard, compress) != ("none", "none") or sync_every or precision == "float16" or mesh is not None
+    if (server is not None or hogwild) and others:
+        raise ValueError(f"{name} goes with no shard, no compress, no sync_every, no mesh and no float16")
+
+
 class DatacenterTask(BaseModel):
     """The worker's part of the plan: synchronous SGD over all ranks, on data in the datacenter.
 
@@ -192,6 +255,12 @@ class DatacenterTask(BaseModel):
     2019, SOSP). *interleaved*: with two stages a process (Narayanan et al. 2021, arXiv:2104.04473). *zb*: and with
     gradients of weights where it would wait (Qi et al. 2024, arXiv:2401.10241). *dualpipev*: and from both ends
     (DeepSeek-AI 2024, arXiv:2412.19437)."""
+    server: Server | None = Field(default=None, exclude_if=lambda server: server is None)
+    """Parameter servers in place of an exchange among all processes, also with processes that do not wait for each
+    other: ``{count = 1, staleness = 4}``. None: there are none."""
+    hogwild: bool = Field(default=False, exclude_if=lambda yes: not yes)
+    """Whether all processes, on the CPUs of one machine, move the same weights in shared memory, without locks (Niu et
+    al. 2011, arXiv:1106.5730)."""
 
     @model_validator(mode="after")
     def _fits(self) -> DatacenterTask:
@@ -209,6 +278,11 @@ class DatacenterTask(BaseModel):
             kinds = (self.shard, self.compress, self.precision, self.sync_every)
             require_mesh(self.mesh, self.schedule, self.accumulate, *kinds)
         require_strategy(self.shard, self.compress, self.precision, self.sync_every)
+        require_apart(self.server, self.hogwild, self.shard, self.compress, self.precision, self.sync_every, self.mesh)
+        if self.server is not None and max(self.server.count, self.server.backup + 1, self.server.groups) > self.nproc:
+            raise ValueError(
+                f"server asks for more servers, backup processes or groups than nproc ({self.nproc}) allows"
+            )
         if self.warmup_steps > self.steps:
             raise ValueError(
                 f"warmup_steps ({self.warmup_steps}) is above steps ({self.steps}): "

@@ -80,7 +80,7 @@ class Checkpoints:
         self,
         step: int,
         module: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | None,
         scaler: dict[str, Any] | None,
         kept: Mapping[str, torch.Tensor],
         shared: Collection[str] = (),
@@ -107,7 +107,8 @@ class Checkpoints:
         try:
             with self._together(), _quietly():
                 writer = HuggingFaceStorageWriter(str(path), save_distributed=True)
-                dcp.save(_apart(tensors), storage_writer=writer, no_dist=self._group.alone)
+                dcp.save(_apart(tensors), storage_writer=writer, process_group=self._group.left,
+                         no_dist=self._group.alone)  # fmt: skip
         except CheckpointException as failed:
             found = NotSaved(f"The state after step {step} cannot be saved in {self._folder}: {_cause(failed)}.")
             self._group.agree(found if self._group.rank == 0 else None)
@@ -124,7 +125,7 @@ class Checkpoints:
             for old in self._whole()[:-KEEP]:
                 self._remove(old)
 
-    def load(self, step: int, module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
+    def load(self, step: int, module: nn.Module, optimizer: torch.optim.Optimizer | None) -> dict[str, Any] | None:
         """Fill module and optimizer with the state after ``step`` steps; the scaler's state.
 
         CheckpointMismatch, on one rank, where it does not fit or cannot be read; GroupLost as ``save``.
@@ -150,7 +151,7 @@ class Checkpoints:
         state = {**tensors, **values}
         set_state_dict(
             module,
-            optimizer,
+            _optimizers(optimizer),
             model_state_dict=_below("model.", state),
             optim_state_dict=_below(self._optim, state),
             options=_FLAT,
@@ -231,9 +232,9 @@ class Checkpoints:
         if (difference := Recipe.model_validate(self._about["recipe"]).difference_from(recipe)) is not None:
             raise CheckpointMismatch(f"{other} training: {difference}.")
 
-    def _state(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    def _state(self, module: nn.Module, optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
         """All of both by name that this rank has: tensors, of sharded ones the shards, and other values."""
-        model, optim = get_state_dict(module, optimizer, options=_FLAT)
+        model, optim = get_state_dict(module, _optimizers(optimizer), options=_FLAT)
         here = {name: value for name, value in model.items() if not getattr(value, "is_meta", False)}
         return {f"model.{name}": value for name, value in here.items()} | {
             f"{self._optim}{name}": value for name, value in optim.items()
@@ -249,7 +250,7 @@ class Checkpoints:
         if self.apart and world not in (0, self._group.world):
             found = CheckpointMismatch(
                 f"{path} has an optimizer for each of {world} processes, and here are {self._group.world}: "
-                "with sync_every a training goes on with as many."
+                "with sync_every and hogwild a training goes on with as many."
             )
         self._group.agree(found if self._group.rank == 0 else None)
 
@@ -276,6 +277,10 @@ def _quietly() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield
+
+
+def _optimizers(own: torch.optim.Optimizer | None) -> tuple[torch.optim.Optimizer, ...]:
+    return () if own is None else (own,)
 
 
 def _world(path: Path) -> int:

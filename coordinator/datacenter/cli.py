@@ -105,6 +105,16 @@ def train(
         typer.Option(metavar="AXIS=N,...", help="Axes data, replicas, tensor, pipeline; their product is --nproc."),
     ] = None,
     schedule: Annotated[str, typer.Option(help="Of a pipeline: gpipe, 1f1b, interleaved, zb or dualpipev.")] = "1f1b",
+    server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME=VALUE,...",
+            help="Parameter servers: count=1, staleness=4, backup=1, groups=2, sparse=async, as many as are needed.",
+        ),
+    ] = None,
+    hogwild: Annotated[
+        bool, typer.Option("--hogwild", help="All processes move the same weights in shared memory, without locks.")
+    ] = False,
     unused_parameters: Annotated[
         bool, typer.Option("--unused-parameters", help="A step may leave parameters untouched.")
     ] = False,
@@ -158,6 +168,8 @@ def train(
         "outer_momentum": outer_momentum,
         "mesh": None if mesh is None else _axes(mesh),
         "schedule": schedule,
+        "server": None if server is None else dict(part.partition("=")[::2] for part in server.split(",")),
+        "hogwild": hogwild,
         "unused_parameters": unused_parameters,
         "averaged": averaged or None,
         "seed": seed,
@@ -227,7 +239,7 @@ def _checked(fields: dict[str, Any]) -> JobSpec:
         return JobSpec.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        where = str(first["loc"][-1] if "mesh" not in first["loc"] else "mesh").replace("_", "-")
+        where = str(first["loc"][1 if first["loc"][0] == "recipe" and len(first["loc"]) > 1 else -1]).replace("_", "-")
         text = first["msg"].removeprefix("Value error, ").rstrip(".")
         fail(f"{text[:1].upper()}{text[1:]}." if where == "recipe" else f"--{where}: {text}.")
 
@@ -235,6 +247,7 @@ def _checked(fields: dict[str, Any]) -> JobSpec:
 def _as_a_rank(spec: JobSpec, show: OnMessage) -> NoReturn:
     """Run this process as a rank that torchrun started, until it exits."""
     from client_sdk.commands.long_running import exit_process
-    from coordinator.datacenter.rank import run
+    from coordinator.datacenter.rank import outlive_a_kill, run
 
+    outlive_a_kill(spec)
     exit_process(run(spec, show, fail=lambda message: print_error(str(message["reason"]))))

@@ -5,6 +5,7 @@
     started     world, device, parameters, examples, steps, step (where it begins: above 0 when resumed)
     progress    step, loss, learning_rate, samples_per_s, communication_share
     saved       step
+    worker_lost reason                                a process without which the others go on
     restarted   attempt, reason                       from the launcher: the processes died and were started again
     done        report, out, digest                   the last line of a job that reached its end
     lost        reason, attempt                       from a process to the launcher: its group failed

@@ -11,6 +11,7 @@ import hashlib
 import os
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from client_sdk.commands.long_running import exit_process
@@ -25,11 +26,13 @@ def run(spec: JobSpec, on_message: OnMessage, fail: OnMessage | None = None) -> 
     """Run this process's part of the job. Returns the exit code.
 
     ``on_message`` gets the messages of rank 0. ``fail`` gets ``failed``, on the one rank that knows why, and ``lost``,
-    on each rank that found the group broken.
+    on each rank that found the group broken. A rank without which the others go on ends well where it is lost: torchrun
+    would end them otherwise.
     """
     wrong = fail or on_message
+    spare = _is_spare(spec)
     try:
-        return _run(spec, on_message, wrong)
+        return _run(spec, on_message, wrong, spare)
     except Exception as error:
         if os.environ.get("QUORATE_DEBUG"):
             raise
@@ -37,7 +40,7 @@ def run(spec: JobSpec, on_message: OnMessage, fail: OnMessage | None = None) -> 
         return 1
 
 
-def _run(spec: JobSpec, on_message: OnMessage, wrong: OnMessage) -> int:
+def _run(spec: JobSpec, on_message: OnMessage, wrong: OnMessage, spare: bool) -> int:
     with uncollected():
         from client_sdk.learning.group import GroupLost, RankFailed, joined
         from coordinator.datacenter.training import train
@@ -71,15 +74,43 @@ def _run(spec: JobSpec, on_message: OnMessage, wrong: OnMessage) -> int:
     except RankFailed:
         return 1
     except GroupLost as lost:
+        if spare:
+            return 0
         wrong({"event": "lost", "reason": str(lost), "attempt": int(os.environ.get(ENV_RESTARTS, "0"))})
         return 1
 
 
 def main() -> None:
     """The process that ``job.launch`` starts."""
-    when_parent_ends(partial(os._exit, 1))
     spec = JobSpec.model_validate_json(os.environ[ENV_JOB])
+    outlive_a_kill(spec)
+    when_parent_ends(partial(os._exit, 1))
     exit_process(run(spec, write_line))
+
+
+def outlive_a_kill(spec: JobSpec) -> None:
+    """Where the others go on without this rank, run the rest in a child, and wait for it: if that is killed, this
+    process ends well. Call it before there are threads."""
+    if not _is_spare(spec):
+        return
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(reading)
+        os._exit(max(0, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])))
+    os.close(writing)
+
+    def end_with_the_parent() -> None:
+        os.read(reading, 1)
+        os._exit(1)
+
+    Thread(target=end_with_the_parent, name="quorate-twin", daemon=True).start()
+
+
+def _is_spare(spec: JobSpec) -> bool:
+    """Whether the others go on where this rank dies."""
+    server = spec.recipe.server
+    return server is not None and server.spares and int(os.environ.get("RANK", "0")) >= server.count
 
 
 def _loaded(spec: JobSpec, group: Any) -> tuple[Any, Any, Any]:

@@ -12,7 +12,17 @@ from typing import Literal, assert_never
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from client_sdk.protocol.workers import Compress, Lease, Mesh, Schedule, Shard, require_mesh, require_strategy
+from client_sdk.protocol.workers import (
+    Compress,
+    Lease,
+    Mesh,
+    Schedule,
+    Server,
+    Shard,
+    require_apart,
+    require_mesh,
+    require_strategy,
+)
 
 BASE_BATCH = 256
 """The batch size to which the learning rate of the linear rule refers (Goyal et al. 2017, arXiv:1706.02677)."""
@@ -83,6 +93,10 @@ class Recipe(BaseModel):
     """The processes as a mesh. None: they divide batches. See ``client_sdk.learning.mesh``."""
     schedule: Schedule = "1f1b"
     """Of ``mesh.pipeline``: the order in which a stage works on its micro-batches, which are ``accumulate``."""
+    server: Server | None = None
+    """Parameter servers in place of an exchange among all processes. See ``client_sdk.learning.parameter_servers``."""
+    hogwild: bool = False
+    """Whether all processes move the same weights in shared memory. See ``client_sdk.learning.hogwild``."""
     averaged: tuple[str, ...] | None = None
     """The tensors that are trained, as a plan's task names them (``Task.averaged``). None: those that the learner
     trains."""
@@ -100,6 +114,9 @@ class Recipe(BaseModel):
         if self.mesh is not None:
             kinds = (self.shard, self.compress, self.precision, self.sync_every)
             require_mesh(self.mesh, self.schedule, self.accumulate, *kinds)
+        require_apart(self.server, self.hogwild, self.shard, self.compress, self.precision, self.sync_every, self.mesh)
+        if self.max_grad_norm is not None and (self.hogwild or (self.server is not None and self.server.staleness)):
+            raise ValueError("max_grad_norm is of a whole batch's gradient, and processes that do not wait have none")
         parts = self.mesh.parts if self.mesh else 1
         if self.accumulate * parts > self.batch_size:
             each = f" for each of {parts} parts of it" if parts > 1 else ""
@@ -140,8 +157,11 @@ class Recipe(BaseModel):
             *(("steps",) if self.decay == "constant" else ()),
         }
         for name, mine in self:
-            if name not in how and getattr(other, name) != mine:
-                return f"{name} is {getattr(other, name)} there and {mine} here"
+            theirs = getattr(other, name)
+            if name == "server":  # exact ones give the numbers of none
+                mine, theirs = (None if one is None or one.exact else one for one in (mine, theirs))
+            if name not in how and theirs != mine:
+                return f"{name} is {theirs} there and {mine} here"
         return None
 
 

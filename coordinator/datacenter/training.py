@@ -30,9 +30,11 @@ from client_sdk.learning.data import TensorExamples, as_examples
 from client_sdk.learning.errors import CheckpointMismatch, DataError, Diverged, LearnerFailed
 from client_sdk.learning.evaluation import explained
 from client_sdk.learning.group import Group, GroupLost, RankFailed, RanksDiffer, Unreached
+from client_sdk.learning.hogwild import Hogwild, move_rows
 from client_sdk.learning.learner import Learner, floating_of, freeze
 from client_sdk.learning.local_sgd import dense_gradient
 from client_sdk.learning.local_steps import LocalSteps
+from client_sdk.learning.parameter_servers import Served
 from client_sdk.learning.sharding import FullShards, GradientShards, OptimizerShards
 from client_sdk.learning.sync_sgd import GlobalGradient, for_group
 from client_sdk.tensors import Manifest, Tensors, digest, to_bytes
@@ -64,6 +66,9 @@ class Report:
     this rank."""
     peak_bytes: int | None
     """The most memory that tensors had on this rank's GPU; None on a CPU."""
+    staleness: tuple[int, ...]
+    """Of parameter servers, on rank 0: how many gradients were 0, 1, 2 ... steps of the model old when they moved it.
+    Empty elsewhere."""
     world: int
     device: str
 
@@ -128,37 +133,39 @@ def train(
                 from coordinator.datacenter.checkpoints import Checkpoints  # a second of imports
 
             saved = Checkpoints(checkpoints, ranks, _about(name, model, len(job.examples), recipe))
-            saved.apart = recipe.sync_every > 0 and not ranks.alone
+            saved.apart = job.gradient.own_state and not ranks.alone
             found = saved.open(resume)
             if found is not None:
                 _check_ahead(found, recipe, checkpoints, ranks)
                 job.restore(saved, found, report)
                 step = found
         gradient = job.gradient
+        gradient.move = partial(job.move, recipe, Group() if gradient.by_itself else ranks)
         report({"event": "started", "world": ranks.world, "device": str(ranks.device), "parameters": job.parameters,
                "examples": len(job.examples), "steps": recipe.steps, "step": step})  # fmt: skip
         began, started, seen, loss = step, time.monotonic(), 0, math.nan
         meter = Meter(report)
-        while step < recipe.steps:
-            learning_rate = recipe.learning_rate_at(step)
-            set_learning_rate(job.optimizer, learning_rate)
-            seed_generators(recipe.seed, step, f"rank {gradient.place}")
-            batch = job.order.at(step)
-            total, weight = gradient.compute(job.examples, batch, step)
-            loss = total / weight if weight else 0.0
-            job.move(recipe, ranks, step)
-            step += 1
-            if (found_by_all := gradient.moved(step == recipe.steps)) is not None:
-                total, weight = found_by_all
+        try:
+            gradient.begin(step)
+            while step < recipe.steps:
+                seed_generators(recipe.seed, step, f"rank {gradient.place}")
+                at, before = step, seen
+                total, weight, examples, step = gradient.step(job.examples, job.order.at(at), at, recipe.steps)
                 loss = total / weight if weight else 0.0
-            seen += len(batch)
-            fields = {"step": step, "steps": recipe.steps, "loss": loss, "learning_rate": learning_rate}
-            meter.step(fields, len(batch), gradient.communication_s)
-            due = due or step % checkpoint_every == 0 or step == recipe.steps
-            if saved is not None and due and gradient.together:
-                job.save(saved, step)
-                due = False
-                report({"event": "saved", "step": step})
+                seen += examples
+                for reason in gradient.news():
+                    report({"event": "worker_lost", "reason": reason})
+                fields = {"step": step, "steps": recipe.steps, "loss": loss,
+                          "learning_rate": recipe.learning_rate_at(at)}  # fmt: skip
+                meter.step(fields, seen - before, gradient.communication_s)
+                due = due or step // checkpoint_every > at // checkpoint_every or step == recipe.steps
+                if saved is not None and due and gradient.together:
+                    gradient.settle()
+                    job.save(saved, step)
+                    due = False
+                    report({"event": "saved", "step": step})
+        finally:
+            gradient.close()
         seconds = time.monotonic() - started
         trained = job.result(ranks)
     return trained, Report(
@@ -171,6 +178,7 @@ def train(
         gradient_bytes=gradient.sent,
         saved_bytes=gradient.saved_bytes,
         peak_bytes=torch.cuda.max_memory_allocated(ranks.device) if ranks.device.type == "cuda" else None,
+        staleness=gradient.staleness,
         world=ranks.world,
         device=str(ranks.device),
     )
@@ -184,7 +192,8 @@ class _Job:
     gradient: GlobalGradient
     examples: TensorExamples
     order: GlobalOrder
-    optimizer: torch.optim.Optimizer
+    optimizer: torch.optim.Optimizer | None
+    """None: this rank moves nothing."""
     scaler: torch.amp.GradScaler | None
     parameters: int
     """Numbers that are trained."""
@@ -208,13 +217,18 @@ class _Job:
             step, self.module, self.optimizer, self.scaler_state(), self.gradient.kept, shared=self.gradient.shared
         )
 
-    def move(self, recipe: Recipe, group: Group, step: int) -> None:
-        """Clip and step. Every rank holds the same gradients, so all results agree. A parameter that the loss did not
-        reach has a gradient of zero, and so an optimizer state like the others. Sparse gradients are made dense for
-        a recipe's optimizer; a learner's own may need them."""
-        for weight in self.gradient.params:
+    def move(self, recipe: Recipe, group: Group, step: int, part: float) -> None:
+        """Clip and step, at this part of the learning rate. Ranks that move the same hold the same gradients, so all
+        results agree. A parameter that the loss did not reach has a gradient of zero, and so an optimizer state like
+        the others. Sparse gradients are made dense for a recipe's optimizer; a learner's own may need them."""
+        if self.optimizer is None:
+            return
+        set_learning_rate(self.optimizer, recipe.learning_rate_at(step) * part)
+        for weight in self.gradient.owned:
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight)
+            elif recipe.optimizer != "learner" and self.gradient.keeps_rows and weight.grad.is_sparse:
+                move_rows(weight, recipe.learning_rate_at(step) * part)
             elif recipe.optimizer != "learner":
                 dense_gradient(weight)
         if self.scaler is not None:
@@ -226,16 +240,13 @@ class _Job:
                 group.agree(error if group.rank == 0 else None)
         try:
             with explained(f"at step {step + 1}, where its optimizer moves the weights"):
-                self._step()
+                if self.scaler is None:
+                    self.optimizer.step()
+                else:
+                    self.scaler.step(self.optimizer)
+                    self.scaler.update()
         except LearnerFailed as error:
             group.agree(error)
-
-    def _step(self) -> None:
-        if self.scaler is None:
-            self.optimizer.step()
-        else:
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
 
     def scaler_state(self) -> dict[str, Any] | None:
         return None if self.scaler is None else self.scaler.state_dict()
@@ -297,7 +308,7 @@ def _prepared(learner: Learner, model: Tensors, data: Any, recipe: Recipe, group
             compressor=None if group.alone else compressor_of(recipe, group),
         )
         with uncollected():  # torch imports its compiler for the first optimizer of a process
-            optimizer = make_optimizer(recipe, learner, gradient.owned)
+            optimizer = make_optimizer(recipe, learner, gradient.owned) if gradient.owned else None
     except (RankFailed, RanksDiffer, GroupLost):
         raise
     except Exception as found:  # noqa: BLE001
@@ -334,8 +345,13 @@ def compressor_of(recipe: Recipe, group: Group) -> Compressor | None:
 def _strategy(
     recipe: Recipe, group: Group, learner: Learner, examples: TensorExamples
 ) -> Callable[..., GlobalGradient]:
+    if recipe.hogwild:
+        every_row = recipe.optimizer in ("lars", "lamb") or bool(recipe.momentum or recipe.weight_decay)
+        return partial(Hogwild, moves_all=recipe.optimizer != "learner" and every_row)
     if group.alone:
         return GlobalGradient
+    if recipe.server is not None:
+        return partial(Served, server=recipe.server, rate=recipe.learning_rate_at)
     if recipe.mesh is not None:
         from client_sdk.learning.mesh import MeshGradient  # half a second of imports
 

@@ -126,6 +126,8 @@ _DATACENTER_TASK = {
     "outer_momentum": 0.25,
     "mesh": None,
     "schedule": "gpipe",
+    "server": None,
+    "hogwild": False,
 }
 _BOUNDS = {
     "smallest_cohort": 32,

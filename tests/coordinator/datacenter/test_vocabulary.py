@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
-from client_sdk.protocol.workers import DatacenterTask, Mesh
+from client_sdk.protocol.workers import DatacenterTask, Mesh, Server
 from coordinator.datacenter.recipe import Recipe, recipe_of
 from coordinator.datacenter.spec import JobSpec
 from tests.coordinator.datacenter.test_agent import lease
@@ -37,6 +37,8 @@ OTHER: dict[str, Any] = {
     "outer_momentum": 0.9,
     "mesh": Mesh(data=2),
     "schedule": "gpipe",
+    "server": Server(staleness=3),
+    "hogwild": True,
 }
 """Another value than the default for every number of a plan's section."""
 
@@ -58,8 +60,8 @@ def test_a_plan_and_a_recipe_have_the_same_names() -> None:
 
 @pytest.mark.parametrize("name", OTHER)
 def test_every_number_of_a_plan_reaches_its_training(name: str) -> None:
-    apart = {"sync_every": {"shard", "compress", "mesh"}, "mesh": {"shard", "compress", "sync_every"}}
-    without = apart.get(name, {"sync_every", "mesh"})  # these do not go together
+    alone = {"shard", "compress", "sync_every", "mesh", "server", "hogwild"}  # these do not go together
+    without = alone - {name} if name in alone else {"sync_every", "mesh", "server", "hogwild"}
     chosen = {one: value for one, value in OTHER.items() if one not in without}
     found = recipe_of(lease(chosen | ({"nproc": 2} if name == "mesh" else {})))
     assert getattr(found, name) == OTHER[name]
