@@ -124,18 +124,21 @@ class Hogwild(GlobalGradient):
         for kind in kinds:
             kinds[kind], size = bytes_, sum(one.numel() for one in self.params if one.dtype is kind)
             bytes_ += -(-size * kind.itemsize // 8) * 8
-        handle, path = -1, ""
+        handle, path, found = -1, "", ""
         if self._ranks.rank == 0:
-            handle, path = tempfile.mkstemp(prefix="quorate-", dir=MEMORY if MEMORY.is_dir() else None)
-            os.truncate(handle, bytes_)
+            try:
+                handle, path = tempfile.mkstemp(prefix="quorate-", dir=MEMORY if MEMORY.is_dir() else None)
+                os.posix_fallocate(handle, 0, bytes_)  # or a page that is not there would end the process later
+            except OSError as error:
+                found = f"hogwild needs {bytes_:,} bytes of shared memory: {error.strerror}."
         place = Path(self._ranks.hand_out(path.encode() or None).decode())
         try:
-            memory, found = None, ""
+            memory = None
             try:
                 with place.open("r+b") as file:
                     memory = mmap.mmap(file.fileno(), bytes_)
-            except OSError:
-                found = (
+            except (OSError, ValueError):
+                found = found or (
                     f"hogwild shares the memory of one machine, and rank {self._ranks.rank} is on another than rank 0."
                 )
             if found := next(filter(None, self._ranks.gather(found)), ""):

@@ -106,7 +106,7 @@ class Portion:
     def empty(self) -> list[torch.Tensor]:
         return [torch.empty(sum(w.numel() for w in own), dtype=kind) for kind, own in self._kinds.items()]
 
-    def spread(self, vectors: Sequence[torch.Tensor], put: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
+    def spread(self, vectors: Sequence[torch.Tensor], put: Callable[[torch.Tensor, torch.Tensor], object]) -> None:
         """Give each tensor its part of the vectors, in its shape."""
         for own, vector in zip(self._kinds.values(), vectors, strict=True):
             for weight, part in zip(own, vector.split([w.numel() for w in own]), strict=True):
@@ -383,8 +383,9 @@ class Served(GlobalGradient):
     def close(self) -> None:
         with suppress(RuntimeError):
             self._send(Head(BYE))
+        until = time.monotonic() + _END_S
         for thread in self._threads:
-            thread.join(_END_S)
+            thread.join(max(0.0, until - time.monotonic()))
 
     def _require(self, params: Sequence[nn.Parameter], sparse: frozenset[int]) -> None:
         server, found = self._settings, ""
