@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from datetime import timedelta
 from fnmatch import fnmatchcase
 from functools import cache
 from itertools import accumulate, pairwise
@@ -33,7 +34,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.distributed.pipelining.schedules import ScheduleDualPipeV, ScheduleZBVZeroBubble
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
@@ -131,9 +132,7 @@ class MeshGradient(FullShards):
         names = [name for name, tensor in state.named_tensors(module).items() if id(tensor) in chosen]
         self._require_divisible(module)
         with group.unbroken():
-            axes = ("pipeline", "replicas", "data", "tensor")
-            shape = (mesh.pipeline, *self._copies, mesh.tensor)
-            self._axes: DeviceMesh = init_device_mesh(group.device.type, shape, mesh_dim_names=axes)
+            self._axes = axes_of(group, (mesh.pipeline, *self._copies, mesh.tensor))
         self._share = replace(group, rank=group.rank // mesh.tensor % mesh.parts, world=mesh.parts)
         self._stage_rank = group.rank // (mesh.tensor * mesh.parts)
         self._holders: dict[str, int] = {}
@@ -438,6 +437,21 @@ class _Stage(nn.Module):
             self.error = error
             raise
         return given
+
+
+AXES = ("pipeline", "replicas", "data", "tensor")
+
+
+def axes_of(group: Group, shape: Sequence[int]) -> DeviceMesh:
+    """The mesh. Its groups notice a rank that hangs as the whole group does: those that torch makes wait 30 minutes."""
+    places = torch.arange(group.world).view(*shape)
+    own = []
+    for axis, size in enumerate(shape):
+        for ranks in places.movedim(axis, -1).reshape(-1, size).tolist():
+            made = dist.new_group(ranks, timeout=timedelta(seconds=group.hang_s))
+            if group.rank in ranks:
+                own.append(made)
+    return DeviceMesh.from_group(own, group.device.type, places, mesh_dim_names=AXES)
 
 
 def styles_of(module: nn.Module, plan: Mapping[str, str], parts: int) -> dict[nn.Module, str]:

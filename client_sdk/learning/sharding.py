@@ -186,7 +186,7 @@ class _WithZeros(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, output: torch.Tensor, *params: torch.Tensor) -> torch.Tensor:
         ctx.like = params
-        return output.view_as(output)
+        return output.clone()  # of a view, an operation in place would lose fully_shard's hook
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, ...]:

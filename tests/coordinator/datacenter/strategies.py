@@ -141,6 +141,23 @@ STRATEGIES: dict[str, Strategy] = {
     "tensor": mesh("mesh = {tensor = 2}", {"tensor": 2}, 2),
     "pipeline": mesh("mesh = {pipeline = 2}, accumulate = 3", {"pipeline": 2}, 2, accumulate=3),
     "data and tensor": mesh("mesh = {data = 2, tensor = 2}", {"data": 2, "tensor": 2}, 4),
+    "tensor and pipeline": mesh(
+        'mesh = {tensor = 2, pipeline = 2}, schedule = "gpipe"', {"tensor": 2, "pipeline": 2}, 4, schedule="gpipe"
+    ),
+    "data and pipeline": mesh(
+        'mesh = {data = 2, pipeline = 2}, shard = "full", accumulate = 2',
+        {"data": 2, "pipeline": 2},
+        4,
+        shard="full",
+        accumulate=2,
+    ),
+    "replicas": mesh('mesh = {replicas = 2, data = 2}, shard = "full"', {"replicas": 2, "data": 2}, 4, shard="full"),
+    "all three": mesh(
+        "mesh = {data = 2, tensor = 2, pipeline = 2}, accumulate = 2",
+        {"data": 2, "tensor": 2, "pipeline": 2},
+        8,
+        accumulate=2,
+    ),
     **{name: lossy(name, 0.01) for name in ("fp16", "bf16")},
     "powersgd": lossy("powersgd", 0.1, compress_rank=2),
     "topk": lossy("topk", 0.6, compress_density=0.2),
