@@ -12,7 +12,7 @@ The requests of a worker, each signed by its certified key, with one datacenter 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -291,6 +291,32 @@ class DatacenterTask(BaseModel):
         return self
 
 
+STRATEGIES = ("precision", "shard", "recompute", "compress", "sync_every", "mesh")
+"""The fields of DatacenterTask that not every worker can do."""
+
+
+def strategies_of(task: DatacenterTask) -> tuple[str, ...]:
+    """What a worker must be able to do for the task beside plain training: ``recompute``, ``shard=full``."""
+    chosen = ((name, getattr(task, name)) for name in STRATEGIES)
+    fields = DatacenterTask.model_fields
+    return tuple(_strategy(name, value) for name, value in chosen if value != fields[name].default)
+
+
+def all_strategies() -> tuple[str, ...]:
+    """All that a task may ask for, as ``strategies_of`` has them."""
+    found = {
+        _strategy(name, value)
+        for name in STRATEGIES
+        for value in get_args(DatacenterTask.model_fields[name].annotation) or (None,)
+        if value != DatacenterTask.model_fields[name].default
+    }
+    return tuple(sorted(found))
+
+
+def _strategy(name: str, value: object) -> str:
+    return f"{name}={value}" if isinstance(value, str) else name
+
+
 class WorkerPoll(Message):
     """Asks for a datacenter round. Held open until there is one or ``hold_s`` has passed."""
 
@@ -307,6 +333,11 @@ class WorkerPoll(Message):
     """Names of the data sets that this worker has."""
     nproc: int = Field(default=1, ge=1, le=65_536)
     """Largest number of processes that it can start for one training."""
+    strategies: tuple[Annotated[str, Field(max_length=64)], ...] = Field(default=(), max_length=256)
+    """What it can do beside plain training, such as ``recompute`` and ``shard=full``: fields of DatacenterTask, and
+    their values where these are words."""
+    memory_bytes: int | None = Field(default=None, ge=1, le=2**53)
+    """Memory of one process: of its GPU, or its part of the machine's. None: not said."""
     hold_s: float = Field(default=25.0, ge=0, le=300, allow_inf_nan=False)
     """Longest wait for the answer, seconds. 0: answer at once."""
 

@@ -142,7 +142,7 @@ def join(
         if nnodes > 1 and rdzv_endpoint is not None:
             leader = until_the_end.enter_context(closing(Leader(agent_folder.folder, lost_s)))
             pool = FollowerPool(leader, rdzv_endpoint, agent_folder.folder, ready, nnodes, output.of_group)
-        trainer = JobTrainer(agent_folder, ready.learners, wanted.data, machine, output.of_job, pool)
+        trainer = JobTrainer(agent_folder, ready.learners, wanted.data, machine, output.of_job, pool, ready.gpu_bytes)
         hold_s = 25.0 if pool is None else GROUP_HOLD_S
         worker = until_the_end.enter_context(
             DatacenterWorker(

@@ -46,6 +46,8 @@ class PreflightReport(BaseModel):
     examples: dict[str, int]
     """Name of the data -> its training examples."""
     gpus: int
+    gpu_bytes: tuple[int, ...] = ()
+    """The memory of each of them."""
 
 
 def look(wanted: PreflightRequest) -> PreflightReport:
@@ -99,7 +101,7 @@ def _loaded(wanted: PreflightRequest) -> PreflightReport:
     if not learners:
         raise Failure("There is no learner here: install a package that has one, or name yours: --learner module:name.")
     examples = {name: len(load_data(source).train) for name, source in wanted.data.items()}
-    return PreflightReport(learners=learners, examples=examples, gpus=gpus)
+    return PreflightReport(learners=learners, examples=examples, gpus=gpus, gpu_bytes=_gpu_bytes(gpus))
 
 
 def _trains(learner: Any) -> bool:
@@ -123,6 +125,13 @@ def _gpus(wanted: PreflightRequest) -> int:
             "or use --device cpu."
         )
     return there
+
+
+def _gpu_bytes(gpus: int) -> tuple[int, ...]:
+    with uncollected():
+        import torch
+
+    return tuple(torch.cuda.get_device_properties(number).total_memory for number in range(gpus))
 
 
 def source_of(text: str) -> tuple[str, str]:

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from client_sdk.protocol.workers import Lease
+import psutil
+
+from client_sdk.protocol.workers import Lease, all_strategies
 from coordinator.datacenter.agent_folder import AgentFolder
 from coordinator.datacenter.job import launch
 from coordinator.datacenter.multi_machine import ConditionEvent, FollowerPool, MachineLost, lead
@@ -50,6 +52,10 @@ class WorkerOffer:
     """Names of the data held here."""
     nproc: int = 1
     """The most processes that can train together."""
+    strategies: tuple[str, ...] = ()
+    """What it can do beside plain training, as in ``WorkerPoll``."""
+    memory_bytes: int | None = None
+    """Memory of one process; None: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,14 +99,22 @@ class JobTrainer:
         machine: Machine,
         on_lease_message: OnLeaseMessage | None = None,
         pool: FollowerPool | None = None,
+        gpu_bytes: tuple[int, ...] = (),
     ) -> None:
-        """``pool``: the other machines, where this one leads a group."""
+        """``pool``: the other machines, where this one leads a group. ``gpu_bytes``: the memory of each GPU on which it
+        trains; none: on CPUs."""
         self._folder = folder
         self._pool = pool
         self._data = dict(data)
         self._machine = machine
         self._on_lease_message = on_lease_message
-        self._offer = WorkerOffer(learners=dict(learners), data=tuple(data), nproc=machine.nproc)
+        self._offer = WorkerOffer(
+            learners=dict(learners),
+            data=tuple(data),
+            nproc=machine.nproc,
+            strategies=tuple(name for name in all_strategies() if gpu_bytes or name != "precision=float16"),
+            memory_bytes=min(gpu_bytes) if gpu_bytes else psutil.virtual_memory().total // machine.nproc,
+        )
 
     def offer(self) -> WorkerOffer:
         """The capabilities here, with the processes of the machines that respond at this moment. Called before each

@@ -291,5 +291,7 @@ class DatacenterWorker(DeviceDriver):
             learners=offer.learners,
             data=offer.data,
             nproc=offer.nproc,
+            strategies=offer.strategies,
+            memory_bytes=offer.memory_bytes,
             hold_s=self._hold_s,
         )

@@ -214,7 +214,7 @@ class WorkerRequests:
                 return None
             for log, state in sorted(states, key=lambda found: not _ours(found[1], worker.worker, poll)):
                 free = state.phase == "leasing" or _ours(state, worker.worker, poll)
-                if free and _against(state, poll) is None:
+                if free and self._against(state, poll) is None:
                     found = self._grant_lease(log, worker.worker, poll)
                     if found is not None:
                         return found
@@ -236,7 +236,7 @@ class WorkerRequests:
         found = [
             f"run {state.run} is {state.phase} round {state.round_number}"
             for state in self._core.states()
-            if not state.over and _against(state, poll) is None
+            if not state.over and self._against(state, poll) is None
         ]
         return Wait(
             reason=f"no datacenter round is open: {'; '.join(found) or 'no run asks for one'}",
@@ -329,10 +329,14 @@ class WorkerRequests:
         asking = [
             state for state in self._core.states() if state.plan.datacenter is not None and state.status == "running"
         ]
-        reasons = {state.run: _against(state, poll) for state in asking}
+        reasons = {state.run: self._against(state, poll) for state in asking}
         if not reasons or None in reasons.values():
             return None
         return self._fleet.pace("; ".join(f"run {run}: {reason}" for run, reason in reasons.items()))
+
+    def _against(self, state: RunState, poll: WorkerPoll) -> str | None:
+        asked = state.plan.datacenter is not None and poll.memory_bytes is not None
+        return reason_against(state.plan, poll, self._core.blobs.size(state.checkpoint) if asked else 0)
 
     def _worker_view(self, row: WorkerRow) -> WorkerView:
         held = [] if row.revoked_at else [state for state in self._core.states() if _holds(state, row.worker)]
@@ -364,10 +368,6 @@ def _ours(state: RunState, worker: str, poll: WorkerPoll) -> bool:
 def _anothers(state: RunState, worker: str, poll: WorkerPoll) -> bool:
     """Whether another process with the worker's certificate has the round."""
     return _holds(state, worker) and not _ours(state, worker, poll)
-
-
-def _against(state: RunState, poll: WorkerPoll) -> str | None:
-    return reason_against(state.plan, learners=poll.learners, data=poll.data, nproc=poll.nproc)
 
 
 def _only(effects: list[fx.Effect], kind: type[E]) -> E:

@@ -83,6 +83,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "learners": {"quorate:mnist-mlp": "0.2.0.dev0"},
         "data": ["proxy-mnist"],
         "nproc": 4,
+        "strategies": ["recompute", "shard=full"],
+        "memory_bytes": 85_000_000_000,
         "hold_s": 25,
     },
     "Heartbeat": {"attempt": 1, "fence": 3, "step": 40, "metrics": {"loss": 0.31, "samples_per_s": 5200}},

@@ -13,7 +13,7 @@ from typing import Any
 from client_sdk.data import training_part
 from client_sdk.learning.errors import Diverged, LearningError
 from client_sdk.protocol.names import Message
-from client_sdk.protocol.workers import Heartbeat, Lease, LeaseEnd, ResultReport, WorkerPoll
+from client_sdk.protocol.workers import Heartbeat, Lease, LeaseEnd, ResultReport, WorkerPoll, all_strategies
 from client_sdk.tensors import Tensors, from_bytes, to_bytes
 from coordinator.engine.plan import Plan
 from coordinator.engine.state import RunState
@@ -88,7 +88,8 @@ class SimulatedDatacenter:
     def _poll(self, plan: Plan) -> WorkerPoll:
         nproc = plan.datacenter.nproc if plan.datacenter is not None else 1
         learners = {plan.task.learner: plan.task.learner_version or "simulated"}
-        return WorkerPoll(instance=_NAME, learners=learners, data=tuple(self._data), nproc=nproc, hold_s=0)
+        data, strategies = tuple(self._data), all_strategies()
+        return WorkerPoll(instance=_NAME, learners=learners, data=data, nproc=nproc, strategies=strategies, hold_s=0)
 
     def _trained(self, lease: Lease) -> tuple[Tensors, Any]:
         from coordinator.datacenter.recipe import recipe_of

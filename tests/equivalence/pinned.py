@@ -545,9 +545,11 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
             "learners": {"quorate:mnist-mlp": "2"},
             "data": ["mnist"],
             "nproc": 4,
+            "strategies": ["recompute", "shard=full"],
+            "memory_bytes": 85_000_000_000,
             "hold_s": 12.5,
         },
-        ("installation", "learners", "data", "nproc", "hold_s"),
+        ("installation", "learners", "data", "nproc", "strategies", "memory_bytes", "hold_s"),
     ),
     "lease": (
         workers.Lease,

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from client_sdk.protocol.workers import WorkerPoll, strategies_of
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.kinds import kind_of
@@ -35,9 +36,11 @@ from coordinator.engine.plan import Plan
 from coordinator.engine.state import GrantedLease, RunState
 
 
-def reason_against(plan: Plan, *, learners: dict[str, str], data: tuple[str, ...], nproc: int) -> str | None:
-    """Why a worker with these learners, data and processes cannot take this plan's rounds; None: it can."""
+def reason_against(plan: Plan, poll: WorkerPoll, model_bytes: int = 0) -> str | None:
+    """Why the worker of this poll cannot take this plan's rounds; None: it can. ``model_bytes``: of the checkpoint,
+    which each process loads whole before it keeps a part of it."""
     section, task = plan.datacenter, plan.task
+    learners, data, nproc = poll.learners, poll.data, poll.nproc
     if section is None:
         return "the plan asks for no datacenter rounds"
     have = learners.get(task.learner)
@@ -49,6 +52,13 @@ def reason_against(plan: Plan, *, learners: dict[str, str], data: tuple[str, ...
         return f"the plan wants the data {section.data!r}, which this worker does not hold"
     if nproc < section.nproc:
         return f"the plan wants {section.nproc} processes; this worker has {nproc}"
+    if lacking := [name for name in strategies_of(section.work) if name not in poll.strategies]:
+        return f"the plan wants {', '.join(lacking)}, which this worker cannot do"
+    if poll.memory_bytes is not None and model_bytes > poll.memory_bytes:
+        return (
+            f"each process loads the model of {model_bytes / 1e9:.3g} GB; this worker has "
+            f"{poll.memory_bytes / 1e9:.3g} GB for each"
+        )
     return None
 
 

@@ -267,7 +267,15 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "Lease": {"kind": "lease"},
     "Mesh": {"data": 1, "replicas": 1, "tensor": 1, "pipeline": 1},
     "ResultReport": {"parent": "", "metrics": {}},
-    "WorkerPoll": {"installation": "", "learners": {}, "data": (), "nproc": 1, "hold_s": 25.0},
+    "WorkerPoll": {
+        "installation": "",
+        "learners": {},
+        "data": (),
+        "nproc": 1,
+        "strategies": (),
+        "memory_bytes": None,
+        "hold_s": 25.0,
+    },
     "WorkerView": {"revoked_at": None, "run": None, "round": None},
     "Problem": {"detail": "", "instance": None, "retry_after_s": None, "retryable": False, "fields": None},
 }

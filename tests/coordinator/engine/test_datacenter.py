@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from client_sdk.protocol.workers import DatacenterTask, Mesh, WorkerPoll, all_strategies, strategies_of
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
@@ -398,15 +399,31 @@ def test_what_is_in_flight_after_a_crash() -> None:
         ({"learners": {"tests:story": "2"}}, "wants tests:story 1; this worker has 2"),
         ({"data": ("other",)}, "wants the data 'proxy', which this worker does not hold"),
         ({"nproc": 3}, "wants 4 processes; this worker has 3"),
+        ({"strategies": ("recompute",)}, "wants shard=full, which this worker cannot do"),
+        ({"strategies": ("shard=optimizer",)}, "wants shard=full, recompute, which this worker cannot do"),
+        ({"memory_bytes": 2_000_000_000}, None),
+        ({"memory_bytes": 1_999_999_999}, "each process loads the model of 2 GB; this worker has 2 GB for each"),
     ],
 )
 def test_which_workers_can_take_a_round(more: dict[str, Any], sentence: str | None) -> None:
     usual: dict[str, Any] = {"learners": {"tests:story": "1"}, "data": ("proxy", "x"), "nproc": 4}
-    wanted = plan(task={"learner_version": "1"}, datacenter={**FALLBACK, "nproc": 4})
-    found = reason_against(wanted, **{**usual, **more})
+    usual["strategies"] = ("recompute", "shard=full")
+    poll = WorkerPoll(instance="i", **{**usual, **more})
+    section = {**FALLBACK, "nproc": 4, "shard": "full", "recompute": True}
+    found = reason_against(plan(task={"learner_version": "1"}, datacenter=section), poll, 2_000_000_000)
     assert (found is None) == (sentence is None)
     assert sentence is None or sentence in str(found)
-    assert reason_against(plan(), **usual) == "the plan asks for no datacenter rounds"
+    assert reason_against(plan(), poll) == "the plan asks for no datacenter rounds"
+
+
+def test_a_worker_names_all_that_a_plan_can_ask_for() -> None:
+    known = all_strategies()
+    assert {"precision=float16", "recompute", "shard=full", "compress=topk", "sync_every", "mesh"} <= set(known)
+    assert not [name for name in known if name.endswith(("=none", "=float32"))], "which every worker can do"
+    asked = DatacenterTask(data="a", shard="optimizer", compress="topk", precision="bfloat16")
+    assert strategies_of(asked) == ("precision=bfloat16", "shard=optimizer", "compress=topk")
+    assert strategies_of(DatacenterTask(data="a", nproc=2, mesh=Mesh(tensor=2))) == ("mesh",)
+    assert strategies_of(DatacenterTask(data="a")) == ()
 
 
 def test_repro_a_secure_run_returned_to_its_devices_with_too_few_for_a_roster() -> None:

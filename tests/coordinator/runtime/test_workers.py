@@ -365,6 +365,18 @@ def test_a_worker_that_fits_no_run_gets_the_reason(center: Center) -> None:
     assert "which this worker does not have" in over.reason
 
 
+def test_a_worker_is_not_offered_what_it_cannot_do_and_hears_why(center: Center) -> None:
+    center.fall_back(shard="full")
+    worker = center.worker()
+    answer = center.poll(worker)
+    assert isinstance(answer, Wait)
+    assert answer.reason == "run marks: the plan wants shard=full, which this worker cannot do"
+    small = center.poll(worker, strategies=("shard=full",), memory_bytes=100)
+    assert isinstance(small, Wait)
+    assert "each process loads the model of" in small.reason
+    assert isinstance(center.poll(worker, strategies=("shard=full",), memory_bytes=10**9), Lease)
+
+
 def test_a_round_by_plan_waits_for_a_worker_though_devices_wait(center: Center) -> None:
     center.create(datacenter={**SECTION, "patience": None, "every": 2, "wait_s": 20})
     center.play_round(1)
