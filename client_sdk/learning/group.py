@@ -76,23 +76,33 @@ class Group:
     store: dist.Store | None = None
     """Keys and values that all ranks see, for waits longer than a collective allows."""
     hang_s: float = DEFAULT_HANG_S
-    left: Any = None
-    """The process group of the ranks that are left, where some were lost and the others go on. None: all ranks."""
+    only: Any = None
+    """The process group of these ranks, where they are some of all that began. None: all."""
 
     @property
     def alone(self) -> bool:
         return self.world == 1
 
     def go_on_with(self, ranks: list[int]) -> None:
-        """Leave out all but ``ranks``, rank 0 among them, which are numbered as when the group began. All that are left
-        call it; they are numbered anew."""
+        """Leave out all but ``ranks``, which are numbered as when the group began. All that are left call it; they are
+        numbered anew."""
         if len(ranks) == self.world:
             return
         with self.unbroken():
             if len(ranks) > 1:
                 limit = timedelta(seconds=self.hang_s)
-                self.left = dist.new_group(ranks, limit, use_local_synchronization=True)
+                self.only = dist.new_group(ranks, limit, use_local_synchronization=True)
             self.rank, self.world = ranks.index(dist.get_rank()), len(ranks)
+
+    def neighbours(self, count: int) -> Group:
+        """This rank's group among groups of so many ranks, which divide all. All ranks call it."""
+        if count == 1:
+            return Group(device=self.device, hang_s=self.hang_s)
+        first = self.rank // count * count
+        store = None if self.store is None else dist.PrefixStore(f"from {first}", self.store)
+        found = Group(self.rank, self.world, self.device, store, self.hang_s)
+        found.go_on_with(list(range(first, first + count)))
+        return found
 
     def gather(self, text: str) -> list[str]:
         """The texts of all ranks, in the order of ranks. All ranks call it."""
@@ -106,12 +116,12 @@ class Group:
         size = torch.tensor([len(part)])
         with self.unbroken():
             sizes = [torch.zeros_like(size) for _ in range(self.world)]
-            dist.all_gather(sizes, size, group=self.left)
+            dist.all_gather(sizes, size, group=self.only)
             longest = max(1, *(int(one) for one in sizes))
             padded = torch.zeros(longest, dtype=torch.uint8)
             padded[: len(content)] = content[:longest]
             gathered = [torch.zeros_like(padded) for _ in range(self.world)]
-            dist.all_gather(gathered, padded, group=self.left)
+            dist.all_gather(gathered, padded, group=self.only)
         return [one[: int(n)].numpy().tobytes() for one, n in zip(gathered, sizes, strict=True)]
 
     def agree(self, error: Exception | None) -> None:
@@ -138,7 +148,7 @@ class Group:
             return yes
         flag = torch.tensor([yes], dtype=torch.uint8)
         with self.unbroken():
-            dist.broadcast(flag, src=0, group=self.left)
+            dist.broadcast(flag, src=0, group=self.only)
         return bool(flag.item())
 
     def hand_out(self, content: bytes | None) -> bytes:
@@ -148,13 +158,13 @@ class Group:
         mine = content or b""
         size = torch.tensor([len(mine)])
         with self.unbroken():
-            dist.broadcast(size, src=0, group=self.left)
+            dist.broadcast(size, src=0, group=self.only)
             if not int(size):
                 return b""
             data = torch.frombuffer(bytearray(mine), dtype=torch.uint8) if self.rank == 0 else torch.empty(0)
             if self.rank != 0:
                 data = torch.empty(int(size), dtype=torch.uint8)
-            dist.broadcast(data, src=0, group=self.left)
+            dist.broadcast(data, src=0, group=self.only)
         return data.numpy().tobytes()
 
     def same_data(self, examples: int) -> None:

@@ -1,7 +1,9 @@
 """Ranks that train by themselves for several steps, and then average their models: one model crosses the link in so
 many steps, where ``GlobalGradient`` sends a gradient in each.
 
-Every rank moves its own weights by its own share of each batch. After ``every`` steps, and after the last, the mean of
+Every rank moves its own weights by its own share of each batch. With ``within`` = k, each k neighbours do so together,
+by their mean gradient: ranks of one machine at every step, machines after several (hierarchical averaging: Lin et al.
+2020, arXiv:1808.07217, section 5). After ``every`` steps, and after the last, the mean of
 the ranks' models, weighted by the examples they had since the mean before, is one step of an *outer* optimizer from
 that mean: w <- w - lr (g + momentum v), v <- momentum v + g, with g the difference of the mean before and the mean now.
 
@@ -9,8 +11,8 @@ that mean: w <- w - lr (g + momentum v), v <- momentum v + g, with g the differe
   in between and SGD inside, it is synchronous SGD.
 - lr 0.7 and momentum 0.9, with AdamW inside, is DiLoCo (Douillard et al. 2023, arXiv:2311.08105).
 
-The inner optimizer's state is each rank's own. Norms are clipped by each rank. What goes wrong on a rank is known to
-the others when they average.
+The inner optimizer's state is each rank's own. Norms are clipped by each rank, or by neighbours together. What goes
+wrong on a rank is known to the others when they average.
 """
 
 from __future__ import annotations
@@ -23,13 +25,13 @@ from torch import nn
 
 from client_sdk.learning import state
 from client_sdk.learning.data import TensorExamples
-from client_sdk.learning.errors import Diverged, LearningError
-from client_sdk.learning.group import Group
+from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError
+from client_sdk.learning.group import Group, GroupLost, RankFailed
 from client_sdk.learning.sync_sgd import GlobalGradient, own_buffers, require_no_statistics
 
 
 class LocalSteps(GlobalGradient):
-    """Each rank by itself, as a group of one, but for ``moved``."""
+    """Each ``within`` ranks by themselves, as a group, but for ``moved``."""
 
     own_state = True
 
@@ -43,10 +45,14 @@ class LocalSteps(GlobalGradient):
         every: int,
         outer_learning_rate: float,
         outer_momentum: float,
+        within: int = 1,
         **options: Any,
     ) -> None:
         group.same_everywhere(state.named_tensors(module))
-        super().__init__(module, params, loss, Group(device=group.device), **options)
+        if group.world % within:
+            raise LearnerFailed(f"sync_within = {within} does not divide the {group.world} processes.")
+        super().__init__(module, params, loss, group.neighbours(within), **options)
+        self._within = within
         self._ranks, self._every, self._rate, self._momentum = group, every, outer_learning_rate, outer_momentum
         self._module, self._compared = module, False
         self._before = [weight.detach().clone() for weight in self.params]
@@ -67,16 +73,18 @@ class LocalSteps(GlobalGradient):
 
     @property
     def sent(self) -> int:
-        return self._bytes
+        return self._bytes + super().sent
 
     def compute(self, examples: TensorExamples, batch: torch.Tensor, step: int) -> tuple[float, float]:
-        """This rank's gradient, of the mean over its own share; (sum, weight) of its own loss."""
-        own = batch.tensor_split(self._ranks.world)[self._ranks.rank]
+        """The gradient of this rank and its neighbours, of the mean over their share; (sum, weight) of its loss."""
+        own = batch.tensor_split(self._ranks.world // self._within)[self._ranks.rank // self._within]
         if len(own) and self._error is None:
             try:
                 total, weight = super().compute(examples, own, step)
-                self._heard += torch.tensor([total, weight, len(own), 0.0], dtype=torch.float64)
+                self._heard += torch.tensor([total, weight, len(own), 0.0], dtype=torch.float64) / self._within
                 return total, weight
+            except GroupLost:
+                raise
             except LearningError as error:
                 self._error = error
         for trained in self.params:
@@ -101,7 +109,7 @@ class LocalSteps(GlobalGradient):
             dist.all_reduce(self._heard)
         total, weight, examples, failed = self._heard.tolist()
         if failed:
-            self._ranks.agree(self._error)
+            self._ranks.agree(None if isinstance(self._error, RankFailed) else self._error)
         self._compare_own_buffers()
         for kind in dict.fromkeys(one.dtype for one in self.params):
             self._average([n for n, one in enumerate(self.params) if one.dtype is kind], own / examples)

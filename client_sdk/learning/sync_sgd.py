@@ -237,6 +237,7 @@ class GlobalGradient:
             with group.unbroken():
                 self._ddp = DistributedDataParallel(
                     self._losses,
+                    process_group=group.only,
                     device_ids=[group.device] if group.device.type == "cuda" else None,
                     bucket_cap_mb=bucket_mb,
                     gradient_as_bucket_view=True,

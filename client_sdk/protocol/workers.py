@@ -36,8 +36,10 @@ Shard = Literal["none", "optimizer", "gradients", "full"]
 Compress = Literal["none", "fp16", "bf16", "powersgd", "topk", "1bit", "2bit"]
 
 
-def require_strategy(shard: Shard, compress: Compress, precision: str, sync_every: int) -> None:
+def require_strategy(shard: Shard, compress: Compress, precision: str, sync_every: int, sync_within: int = 1) -> None:
     """ValueError for what does not go together."""
+    if sync_within > 1 and not sync_every:
+        raise ValueError(f"sync_within = {sync_within} is part of sync_every: name the steps between two averages")
     if sync_every and (shard, compress) != ("none", "none"):
         raise ValueError("with sync_every each process has a model of its own: it goes with no shard and no compress")
     if compress != "none" and shard in ("gradients", "full"):
@@ -246,6 +248,9 @@ class DatacenterTask(BaseModel):
     2023, arXiv:2311.08105)."""
     outer_momentum: float = Field(default=0.0, ge=0, lt=1, allow_inf_nan=False, exclude_if=lambda part: not part)
     """Of ``sync_every``: Nesterov's momentum of those steps. 0.9 is DiLoCo's."""
+    sync_within: int = Field(default=1, ge=1, le=65_536, exclude_if=lambda count: count == 1)
+    """Of ``sync_every``: neighbouring processes that average their gradients at every step, such as those of a machine,
+    between which links are fast (Lin et al. 2020, arXiv:1808.07217). 1: each process trains by itself."""
     mesh: Mesh | None = Field(default=None, exclude_if=lambda mesh: mesh is None)
     """The processes as a mesh, for models of which one process cannot hold a layer, or not all layers: ``nproc`` is the
     product of its axes. None: they divide batches."""
@@ -277,7 +282,9 @@ class DatacenterTask(BaseModel):
                 raise ValueError(f"the mesh has {self.mesh.size} places ({self.mesh.text}), and nproc is {self.nproc}")
             kinds = (self.shard, self.compress, self.precision, self.sync_every)
             require_mesh(self.mesh, self.schedule, self.accumulate, *kinds)
-        require_strategy(self.shard, self.compress, self.precision, self.sync_every)
+        require_strategy(self.shard, self.compress, self.precision, self.sync_every, self.sync_within)
+        if self.nproc % self.sync_within:
+            raise ValueError(f"sync_within ({self.sync_within}) does not divide nproc ({self.nproc})")
         require_apart(self.server, self.hogwild, self.shard, self.compress, self.precision, self.sync_every, self.mesh)
         if self.server is not None and max(self.server.count, self.server.backup + 1, self.server.groups) > self.nproc:
             raise ValueError(

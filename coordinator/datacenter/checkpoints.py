@@ -107,7 +107,7 @@ class Checkpoints:
         try:
             with self._together(), _quietly():
                 writer = HuggingFaceStorageWriter(str(path), save_distributed=True)
-                dcp.save(_apart(tensors), storage_writer=writer, process_group=self._group.left,
+                dcp.save(_apart(tensors), storage_writer=writer, process_group=self._group.only,
                          no_dist=self._group.alone)  # fmt: skip
         except CheckpointException as failed:
             found = NotSaved(f"The state after step {step} cannot be saved in {self._folder}: {_cause(failed)}.")

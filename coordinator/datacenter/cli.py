@@ -100,6 +100,7 @@ def train(
     sync_every: Annotated[int, typer.Option(help="Average models after so many steps; 0: gradients, at each.")] = 0,
     outer_learning_rate: Annotated[float, typer.Option(help="Of --sync-every: from one mean to the next.")] = 1.0,
     outer_momentum: Annotated[float, typer.Option(help="Of --sync-every: of those steps (Nesterov).")] = 0.0,
+    sync_within: Annotated[int, typer.Option(help="Of --sync-every: neighbours that average gradients each step.")] = 1,
     mesh: Annotated[
         str | None,
         typer.Option(metavar="AXIS=N,...", help="Axes data, replicas, tensor, pipeline; their product is --nproc."),
@@ -164,6 +165,7 @@ def train(
         "compress_rank": compress_rank,
         "compress_density": compress_density,
         "sync_every": sync_every,
+        "sync_within": sync_within,
         "outer_learning_rate": outer_learning_rate,
         "outer_momentum": outer_momentum,
         "mesh": None if mesh is None else _axes(mesh),

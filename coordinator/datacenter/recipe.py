@@ -89,6 +89,9 @@ class Recipe(BaseModel):
     """Of ``sync_every``: the step size from one mean to the next; 1 is averaging, 0.7 DiLoCo's."""
     outer_momentum: float = Field(default=0.0, ge=0, lt=1)
     """Of ``sync_every``: Nesterov's momentum of those steps; 0.9 is DiLoCo's."""
+    sync_within: int = Field(default=1, ge=1, le=65_536)
+    """Of ``sync_every``: neighbouring processes that average their gradients at every step, such as those of a
+    machine."""
     mesh: Mesh | None = None
     """The processes as a mesh. None: they divide batches. See ``client_sdk.learning.mesh``."""
     schedule: Schedule = "1f1b"
@@ -110,7 +113,7 @@ class Recipe(BaseModel):
     def _fits(self) -> Recipe:
         if self.warmup_steps > self.steps:
             raise ValueError(f"the warm-up has {self.warmup_steps} steps, and the whole training {self.steps}")
-        require_strategy(self.shard, self.compress, self.precision, self.sync_every)
+        require_strategy(self.shard, self.compress, self.precision, self.sync_every, self.sync_within)
         if self.mesh is not None:
             kinds = (self.shard, self.compress, self.precision, self.sync_every)
             require_mesh(self.mesh, self.schedule, self.accumulate, *kinds)

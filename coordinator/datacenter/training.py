@@ -371,6 +371,7 @@ def _strategy(
         every=recipe.sync_every,
         outer_learning_rate=recipe.outer_learning_rate,
         outer_momentum=recipe.outer_momentum,
+        within=recipe.sync_within,
     )
 
 

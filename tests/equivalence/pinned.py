@@ -124,6 +124,7 @@ _DATACENTER_TASK = {
     "sync_every": 0,
     "outer_learning_rate": 0.5,
     "outer_momentum": 0.25,
+    "sync_within": 1,
     "mesh": None,
     "schedule": "gpipe",
     "server": None,

@@ -257,6 +257,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "sync_every": 0,
         "outer_learning_rate": 1.0,
         "outer_momentum": 0.0,
+        "sync_within": 1,
         "mesh": None,
         "schedule": "1f1b",
         "server": None,

@@ -136,6 +136,12 @@ STRATEGIES: dict[str, Strategy] = {
         near=dict.fromkeys(("clipping", "Adam", "LARS", "LAMB"), 0.5),
         refused={"another N": "here are 3: with sync_every and hogwild a training goes on with as many"},
     ),
+    "models of two averaged at each step": Strategy(
+        said="sync_every = 1, sync_within = 2",
+        fields={"sync_every": 1, "sync_within": 2},
+        near=dict.fromkeys(("clipping", "Adam", "LARS", "LAMB"), 0.5),
+        worlds=(4,),
+    ),
     "one server": Strategy(said="server = {count = 1}", fields={"server": {"count": 1}}),
     "two servers": Strategy(said="server = {count = 2}", fields={"server": {"count": 2}}),
     "tensor": mesh("mesh = {tensor = 2}", {"tensor": 2}, 2),

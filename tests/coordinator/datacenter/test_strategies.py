@@ -351,3 +351,37 @@ def test_what_goes_wrong_between_two_means_is_known_at_the_next() -> None:
 
 def test_optimizers_of_each_rank_go_on_with_as_many_ranks() -> None:
     assert "has an optimizer for each of 2 processes, and here are 3" in locals_()[1][0][1]
+
+
+def in_machines(group: Group, folder: Path) -> dict[str, Any]:
+    """Machines of two ranks, averaged after several steps."""
+    found: dict[str, Any] = {}
+    usual: dict[str, Any] = {"group": group, "checkpoint_every": 3, "checkpoints": folder}
+    first, data = DEEP.initial(1), models.examples()
+    recipe = Recipe(**{**BASE, **LOCAL["averaged"], "sync_within": 2, "steps": 21})
+    found["whole"] = train(DEEP, first, data, recipe, group=group)
+    train(DEEP, first, data, recipe.model_copy(update={"steps": 12}), **usual)
+    found["again"] = train(DEEP, first, data, recipe, resume=True, **usual)
+    raises = failing(2, "raise")
+    found["raise"] = attempt(train, raises, first, data, recipe, group=group)
+    own = recipe.model_copy(update={"sync_within": 3})
+    found["does not divide"] = attempt(train, DEEP, first, data, own, group=group)
+    found["still good"] = attempt(train, DEEP, first, data, recipe, group=group)
+    return found
+
+
+def test_ranks_of_a_machine_average_gradients_and_machines_their_models(tmp_path: Path) -> None:
+    four = together(4, in_machines, tmp_path)
+    wanted = by_hand(LOCAL["averaged"], DEEP, 21, 2)
+    for ranks in four:
+        model, report = ranks["whole"]
+        assert models.largest_difference(model, wanted) <= TOLERANCE
+        values = sum(array.size for array in model.values())
+        assert report.gradient_bytes == (21 + 6) * 8 * values
+        again, later = ranks["again"]
+        assert later.began == 12
+        assert all(np.array_equal(model[one], again[one]) for one in model)
+        assert "sync_within = 3 does not divide the 4 processes" in ranks["does not divide"][1]
+        assert ranks["still good"][1].steps == 21
+    assert [ranks["raise"][0] for ranks in four] == ["RankFailed", "LearnerFailed", "RankFailed", "RankFailed"]
+    assert all("KeyError: 'label 7 is unknown'" in ranks["raise"][1] for ranks in four)

@@ -35,6 +35,7 @@ OTHER: dict[str, Any] = {
     "sync_every": 8,
     "outer_learning_rate": 0.7,
     "outer_momentum": 0.9,
+    "sync_within": 2,
     "mesh": Mesh(data=2),
     "schedule": "gpipe",
     "server": Server(staleness=3),
@@ -61,9 +62,11 @@ def test_a_plan_and_a_recipe_have_the_same_names() -> None:
 @pytest.mark.parametrize("name", OTHER)
 def test_every_number_of_a_plan_reaches_its_training(name: str) -> None:
     alone = {"shard", "compress", "sync_every", "mesh", "server", "hogwild"}  # these do not go together
-    without = alone - {name} if name in alone else {"sync_every", "mesh", "server", "hogwild"}
+    of = "sync_every" if name == "sync_within" else name
+    without = alone - {of} if of in alone else {"sync_every", "mesh", "server", "hogwild"}
+    without |= {"sync_within"} if "sync_every" in without else set()
     chosen = {one: value for one, value in OTHER.items() if one not in without}
-    found = recipe_of(lease(chosen | ({"nproc": 2} if name == "mesh" else {})))
+    found = recipe_of(lease(chosen | ({"nproc": 2} if name in ("mesh", "sync_every", "sync_within") else {})))
     assert getattr(found, name) == OTHER[name]
     assert DatacenterTask.model_fields[name].default != OTHER[name]
 
