@@ -28,7 +28,7 @@ from tests.coordinator.datacenter.models import examples, network
 pytestmark = pytest.mark.datacenter
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Threaded(Group):
     """A rank that is a thread."""
 
@@ -81,7 +81,7 @@ def test_the_first_tensor_that_is_unequal_is_the_answer_on_every_rank() -> None:
     assert by_two(lambda group: group.first_unequal({"a": ZEROS, "b": ZEROS + group.rank})) == ["b", "b"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Recorded(Group):
     """Rank 0, and after it a follower: what was handed out, and what was agreed upon."""
 
@@ -137,7 +137,7 @@ def test_a_learner_that_fails_in_training_is_agreed_upon_once() -> None:
     assert len([error for error in group.agreed if error is not None]) == 1
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Unheard(Recorded):
     """A rank of two that hears nothing of the other."""
 
