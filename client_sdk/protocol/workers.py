@@ -298,7 +298,7 @@ class DatacenterTask(BaseModel):
         return self
 
 
-STRATEGIES = ("precision", "shard", "recompute", "compress", "sync_every", "mesh")
+STRATEGIES = ("precision", "shard", "recompute", "compress", "sync_every", "mesh", "server", "hogwild")
 """The fields of DatacenterTask that not every worker can do."""
 
 

@@ -418,7 +418,16 @@ def test_which_workers_can_take_a_round(more: dict[str, Any], sentence: str | No
 
 def test_a_worker_names_all_that_a_plan_can_ask_for() -> None:
     known = all_strategies()
-    assert {"precision=float16", "recompute", "shard=full", "compress=topk", "sync_every", "mesh"} <= set(known)
+    assert {
+        "precision=float16",
+        "recompute",
+        "shard=full",
+        "compress=topk",
+        "sync_every",
+        "mesh",
+        "server",
+        "hogwild",
+    } <= set(known)
     assert not [name for name in known if name.endswith(("=none", "=float32"))], "which every worker can do"
     asked = DatacenterTask(data="a", shard="optimizer", compress="topk", precision="bfloat16")
     assert strategies_of(asked) == ("precision=bfloat16", "shard=optimizer", "compress=topk")
