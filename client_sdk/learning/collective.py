@@ -21,7 +21,7 @@ from client_sdk.commands.long_running import log_plainly, say_stopped, use_threa
 from client_sdk.commands.stopping import stopped_by_signals
 from client_sdk.commands.token_file import SENTENCE as TOKEN_IS_SHOWN
 from client_sdk.commands.token_file import token_is_shown
-from client_sdk.terminal import DEFAULT_URL, Json, errors_as_sentences, print_error, speak_as, start
+from client_sdk.terminal import DEFAULT_URL, Json, errors_as_sentences, fail, print_error, speak_as, start
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -39,11 +39,14 @@ def group(
     hang_s: Annotated[
         float, typer.Option(min=1, help="Seconds after which a process that is silent breaks the group.")
     ] = 300.0,
+    shard: Annotated[
+        str, typer.Option(help="What is divided over the processes: none, gradients (and optimizer), or full.")
+    ] = "none",
     as_json: Json = False,
 ) -> None:
     use_threads(joining.threads)
     from client_sdk.learning.group import GroupLost, RankFailed, joined
-    from client_sdk.learning.group_trainer import GroupTrainer, follow
+    from client_sdk.learning.group_trainer import SHARDS, GroupTrainer, follow
 
     speak_as(joining.name)
     try:
@@ -52,6 +55,8 @@ def group(
             catalogue: Any = None
             loaded: Any = None
             try:
+                if shard not in SHARDS:
+                    fail(f"--shard is one of {', '.join(SHARDS)}, not {shard!r}.")
                 catalogue, loaded = joining.prepare()
             except Exception as found:  # noqa: BLE001  (sent to all ranks, and raised by one of them)
                 error = found
@@ -61,7 +66,7 @@ def group(
                 return
             log_plainly("quorate.device")
             with joining.storage() as storage, stopped_by_signals() as stop:
-                trainer = GroupTrainer(ranks, catalogue, loaded, stop)
+                trainer = GroupTrainer(ranks, catalogue, loaded, stop, shard)
                 try:
                     ended = joining.take_part(f"This group of {ranks.world}", storage, trainer, stop, as_json)
                 finally:

@@ -13,16 +13,19 @@ The update is the one that a single process would have made: the task's batch is
 that (seed, round, device) gives, and each step's gradient that of the mean over it. Only layers that draw numbers
 (dropout) draw others. Only rank 0 reads the clock and decides for all ranks when training ends.
 
+With ``shard`` (``sharding``) a copy of the model is divided over the ranks, and the update is gathered from it.
+
 ``client_sdk.learning.collective`` is the command. Where the group fails, the process ends with the round unfinished:
 the launcher starts all ranks again, and the device's session continues with its saved assignment.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Event
@@ -35,14 +38,16 @@ from client_sdk.chance import derive_seed
 from client_sdk.data import held_out_part, training_part
 from client_sdk.isolation import seeded
 from client_sdk.learners import Catalogue, LearnerError, LearnerTrainer, require_roles, roles_of
+from client_sdk.learning import state
 from client_sdk.learning.budget import TimeLimit
 from client_sdk.learning.data import TensorExamples
 from client_sdk.learning.errors import OutOfTime
 from client_sdk.learning.evaluation import defined, explained
 from client_sdk.learning.group import Group, GroupLost, Unreached
 from client_sdk.learning.learner import Learner
-from client_sdk.learning.local_sgd import LocalResult, OptimizerFactory, PlainSGD, add_proximal, batch_order, clip
+from client_sdk.learning.local_sgd import LocalResult, OptimizerFactory, PlainSGD, add_proximal, batch_order
 from client_sdk.learning.measures import Measurement
+from client_sdk.learning.sharding import FullShards, GradientShards
 from client_sdk.learning.sync_sgd import GlobalGradient, for_group
 from client_sdk.protocol.devices import Assignment, Task, Work
 from client_sdk.tensors import Manifest, Roles, Tensors, from_bytes, to_bytes
@@ -50,6 +55,8 @@ from client_sdk.update import Update
 
 log = logging.getLogger("quorate.group")
 
+SHARDS: Mapping[str, type[GlobalGradient]] = {"none": GlobalGradient, "gradients": GradientShards, "full": FullShards}
+"""What is divided over the ranks of a group: see ``sharding``."""
 _SESSION_END = "over"
 _LOOK_S = 0.1
 """Seconds between two checks of a follower for work. Waiting inside the store would print torch's warnings at every
@@ -60,7 +67,8 @@ timeout."""
 class GroupTrainer:
     """The trainer of rank 0, for ``Client``: each ``train`` is done by all ranks of the group.
 
-    ``stop``: the client's event; set where the group failed, so that the client stops without withdrawing.
+    ``stop``: the client's event; set where the group failed, so that the client stops without withdrawing. ``shard``:
+    one of SHARDS, what of the model is divided over the ranks.
     ``close()`` ends the followers.
     """
 
@@ -68,6 +76,7 @@ class GroupTrainer:
     catalogue: Catalogue
     data: Any
     stop: Event = field(default_factory=Event)
+    shard: str = "none"
     broke: GroupLost | None = None
     """Why the group is unusable; the process must then exit with code 1."""
     _posted: int = 0
@@ -93,7 +102,8 @@ class GroupTrainer:
         ``stop`` is set, where a rank died or hangs."""
         require_roles(self.catalogue.load(assignment.task.learner), checkpoint, assignment)
         try:
-            self._post({"task": assignment.task.model_dump(mode="json"), "round": assignment.round, "device": device})
+            task = assignment.task.model_dump(mode="json")
+            self._post({"task": task, "round": assignment.round, "device": device, "shard": self.shard})
             self.group.hand_out(to_bytes(checkpoint))
             return train_together(
                 self.group,
@@ -104,6 +114,7 @@ class GroupTrainer:
                 round=assignment.round,
                 device=device,
                 deadline=deadline,
+                shard=self.shard,
             )
         except GroupLost as lost:
             self.broke = lost
@@ -133,7 +144,8 @@ def follow(group: Group, catalogue: Catalogue, data: Any) -> int:
         checkpoint = from_bytes(group.hand_out(None))
         task = Task.model_validate(work["task"])
         try:
-            train_together(group, catalogue, data, task, checkpoint, round=work["round"], device=work["device"])
+            who = {name: work[name] for name in ("round", "device", "shard")}
+            train_together(group, catalogue, data, task, checkpoint, **who)
         except Exception as error:
             if isinstance(error, GroupLost):
                 raise
@@ -151,6 +163,7 @@ def train_together(
     round: int,
     device: str,
     deadline: Callable[[], float] | None = None,
+    shard: str = "none",
 ) -> Update:
     """One local round by all ranks, which call it together; the same update on each of them.
 
@@ -165,7 +178,7 @@ def train_together(
         nonlocal began
         began = True
         group.agree(None)
-        return group_sgd(*args, **options, group=group)
+        return group_sgd(*args, **options, group=group, shard=shard, blocks=learner.blocks)
 
     try:
         learner = _learner(catalogue, task.learner)
@@ -196,8 +209,13 @@ def group_sgd(
     metrics: Mapping[str, Any],
     floating: torch.dtype,
     group: Group,
+    shard: str = "none",
+    blocks: Sequence[str] = (),
 ) -> LocalResult:
     """``local_sgd`` by a group: the same steps on the same batches, each batch split over the ranks.
+
+    ``shard``: one of SHARDS. ``blocks``: ``Learner.blocks``. A divided model gives a parameter that the loss did not
+    reach a gradient of zero, where a whole one gives it none.
 
     Every rank calls it with the same arguments, except ``limit``, which counts on rank 0. Raises as ``local_sgd``.
     """
@@ -205,11 +223,18 @@ def group_sgd(
     group.same_data(count)
     rest = 0 if task.drop_last and count > task.batch_size else count % task.batch_size
     smallest = min(task.batch_size, rest or task.batch_size)
-    module.to(group.device)
-    whole = for_group(module, group, smallest=smallest)
+    whole = module if shard == "none" or group.alone else copy.deepcopy(module)
+    if whole is not module:
+        places = {id(one): name for name, one in module.named_parameters()}
+        copies = dict(whole.named_parameters())
+        params = [copies[places[id(one)]] for one in params]
+    trained = for_group(whole.to(group.device), group, smallest=smallest)
     unreached = Unreached.ZERO if optimizer is PlainSGD else Unreached.ABSENT  # plain SGD does not move by zero
     measures = Measurement(metrics, loss) if metrics else None
-    gradient = GlobalGradient(whole, params, loss, group, floating=floating, measures=measures, unreached=unreached)
+    kind = GlobalGradient if group.alone else SHARDS[shard]
+    options: dict[str, Any] = {"floating": floating, "measures": measures, "unreached": unreached, "blocks": blocks}
+    gradient = kind(trained, params, loss, group, **options)
+    params = gradient.params
     batches = batch_order(count, task.batch_size, seed=task.seed, round=round, device=device, drop_last=task.drop_last)
     received = [weight.detach().clone() for weight in params] if task.mu else []
     with explained("while it made the optimizer"):
@@ -225,13 +250,19 @@ def group_sgd(
             if task.mu:
                 add_proximal(params, received, task.mu)
             if task.max_grad_norm is not None:
-                clip(params, task.max_grad_norm, steps + 1)
+                gradient.clip(task.max_grad_norm, steps + 1)
             stepper.step()
             steps += 1
             seen += len(batch)
-    module.to("cpu")
-    for trained in params:
-        trained.grad = None
+    for one in params:
+        one.grad = None
+    if whole is module:
+        module.to("cpu")
+    else:
+        own = state.named_tensors(module)
+        with torch.no_grad():
+            for name, tensor in state.named_tensors(whole).items():
+                own[name].copy_(gradient.whole(name, tensor))
     if not steps:
         raise OutOfTime("The time ran out before one step of training could be done.")
     work = Work(steps=steps, steps_planned=planned, epochs=seen / count, examples_seen=seen, complete=steps == planned)

@@ -55,6 +55,13 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+SHARDED = ("gradients", "full")
+SHARDED_CASES = (
+    *("plain", "proximal", "clipped", "held out", "momentum", "a part frozen", "a part unused"),
+    *("a part sometimes unused", "class weights, metrics of all examples", "sparse"),
+)
+
+
 def weighted(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Cross-entropy with class weights: a rank's own mean, or a micro-batch's, would have another denominator."""
     weights = torch.tensor([1.0, 9.0, 0.5], dtype=outputs.dtype)
@@ -143,6 +150,10 @@ def rounds(group: Group, first: Tensors) -> dict[str, Any]:
 
     for case in CASES:
         found[case] = train(task(case))
+    for trainer.shard in SHARDED:
+        for case in SHARDED_CASES:
+            found[f"{case}, {trainer.shard}"] = train(task(case))
+    trainer.shard = "none"
     found["no time"] = train(task("plain"), 0.0)
     left = iter([60.0, 60.0, 60.0, 0.0])
     cut = trainer.train(assignment(task("plain")), first, "hospital-7", lambda: next(left))
@@ -171,9 +182,24 @@ def by_one(wanted: Task) -> dict[str, Any]:
     return seen(learner.train(learner.initial(1), data().train, wanted, held_out=held_out, **WHO))
 
 
+@pytest.mark.parametrize("shard", SHARDED)
+@pytest.mark.parametrize("case", SHARDED_CASES)
+def test_so_does_that_of_a_model_that_is_divided_over_the_group(case: str, shard: str) -> None:
+    found = by_group()[0][f"{case}, {shard}"]
+    if case == "sparse":
+        assert found[0] == "LearnerFailed"
+        assert "An embedding with sparse gradients cannot be sharded" in found[1]
+        return
+    is_that_of_one(found, case)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_groups_update_equals_one_process(case: str) -> None:
-    group, one = by_group()[0][case], by_one(task(case))
+    is_that_of_one(by_group()[0][case], case)
+
+
+def is_that_of_one(group: dict[str, Any], case: str) -> None:
+    one = by_one(task(case))
     assert group["delta"].keys() == one["delta"].keys()
     for name, delta in one["delta"].items():
         # The model is float64, the delta is rounded to float32 last: half a unit of that at most.
@@ -208,7 +234,7 @@ def test_a_failure_on_another_rank_is_reported_by_rank_0_and_breaks_nothing() ->
 
 
 def test_followers_go_home_when_rank_0_closes() -> None:
-    assert by_group()[1] == {"rounds": len(CASES) + 6}
+    assert by_group()[1] == {"rounds": len(CASES) + len(SHARDED) * len(SHARDED_CASES) + 6}
     assert by_group()[0]["learners"]["tests:plain"] == "0"
     assert by_group()[0]["examples"] == 50
 
