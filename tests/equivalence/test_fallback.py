@@ -31,7 +31,7 @@ from tests.coordinator.datacenter.agents import (
     write_learner,
 )
 from tests.coordinator.service.conftest import Server
-from tests.rotating import on_day
+from tests.rotating import taking_turns
 
 pytestmark = [pytest.mark.datacenter, pytest.mark.slow]
 
@@ -65,9 +65,9 @@ def quorate(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-@on_day(0, of=2)
+@pytest.mark.parametrize("shard", taking_turns("none", "full"))
 def test_a_run_whose_fleet_dies_goes_on_in_the_datacenter_and_equals_its_training(
-    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+    shard: str, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_learner(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -96,7 +96,8 @@ def test_a_run_whose_fleet_dies_goes_on_in_the_datacenter_and_equals_its_trainin
             worker = start(agent(tmp_path, server.url, token))
             for device in devices:
                 device.wait_for("waiting")
-            run = operator.create_run(PLAN, operator.upload_checkpoint(to_bytes(learner.initial(5))), "a test").run
+            plan = {**PLAN, "datacenter": {**PLAN["datacenter"], "shard": shard}}
+            run = operator.create_run(plan, operator.upload_checkpoint(to_bytes(learner.initial(5))), "a test").run
 
             def committed(kind: str, after: int = 0) -> list[RoundView]:
                 found = operator.rounds(run, after)
@@ -157,6 +158,7 @@ def test_a_run_whose_fleet_dies_goes_on_in_the_datacenter_and_equals_its_trainin
     seed = PLAN["task"]["seed"] + version
     trained = ["--data", "proxy.npz", "--steps", str(STEPS), "--batch", "14", "--lr", "0.05", "--optimizer", "sgd"]
     trained += ["--seed", str(seed), "--init", f"{version}.safetensors", "--out", "trained.safetensors", "--nproc", "2"]
+    trained += ["--shard", shard]
     quorate(tmp_path, "datacenter", "train", NAME, *trained)
     result = (tmp_path / f"{first.version}.safetensors").read_bytes()
     assert (tmp_path / "trained.safetensors").read_bytes() == result, "killed and resumed, and yet the same bits"
