@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import tempfile
 import threading
 import time
@@ -310,13 +311,14 @@ def test_a_slow_worker_slows_nobody_where_one_is_spare() -> None:
 @pytest.mark.parametrize("name", ["asynchronous, two servers", "backup"])
 def test_what_goes_wrong_on_one_rank_is_known_to_all_at_their_next_exchange(name: str) -> None:
     ranks = by_rule()
+    third, second = (r"\d+", r"\d+") if name == "backup" else ("3", "2")  # there a late worker has skipped steps
     for case, kind, words in (
-        ("nan", "Diverged", "The loss at step 3 is not finite"),
-        ("raise", "LearnerFailed", "at step 2, on a batch of 8: KeyError: 'label 7 is unknown'"),
+        ("nan", "Diverged", f"The loss at step {third} is not finite"),
+        ("raise", "LearnerFailed", f"at step {second}, on a batch of 8: KeyError: 'label 7 is unknown'"),
     ):
         found = [rank[f"{name}: {case}"] for rank in ranks]
         assert [one[0] for one in found] == ["RankFailed", kind, "RankFailed", "RankFailed"]
-        assert all(words in one[1] and "\n" not in one[1] for one in found)
+        assert all(re.search(words, one[1]) and "\n" not in one[1] for one in found)
 
 
 @pytest.mark.slow

@@ -22,24 +22,28 @@ from scripts.strategy_table import PAGE, page
 from tests.coordinator.datacenter import models
 from tests.coordinator.datacenter.ranks import Group, attempt, together
 from tests.coordinator.datacenter.strategies import ADAM, BASE, CASES, DEEP, LIVES, STRATEGIES, TOLERANCE, dying
-from tests.rotating import taking_turns
+from tests.rotating import on_day, taking_turns
 
 pytestmark = [pytest.mark.datacenter, pytest.mark.slow]
 
-TURNS = 8
+TURNS, PARTS = 8, 6
 PLAIN = "uneven batch"
 
 
 @dataclass(frozen=True)
 class Play:
-    """Cells that one group of so many ranks plays: all of them, or this day's eighth (``turn``)."""
+    """Cells that one group of so many ranks plays: all, those of some strategies (``part``), or an eighth
+    (``turn``)."""
 
     world: int
     turn: int | None = None
+    part: int | None = None
 
     @property
     def cells(self) -> list[tuple[str, str]]:
-        found = [(name, case) for name, one in STRATEGIES.items() if self.world in one.worlds for case in CASES]
+        names = [name for name, one in STRATEGIES.items() if self.world in one.worlds]
+        names = names if self.part is None else names[self.part :: PARTS]
+        found = [(name, case) for name in names for case in CASES]
         return found if self.turn is None else found[self.turn :: TURNS]
 
 
@@ -63,7 +67,12 @@ def all_cells(group: Group, play: Play) -> dict[tuple[str, str], Any]:
 
 @cache
 def by_ranks(play: Play) -> list[dict[tuple[str, str], Any]]:
+    assert play not in _begun, "this group did not come to its end"
+    _begun.add(play)
     return together(play.world, all_cells, play)
+
+
+_begun: set[Play] = set()
 
 
 def alone(strategy: str, case: str) -> tuple[Tensors, Report]:
@@ -102,16 +111,25 @@ def check(strategy: str, case: str, found: list[Any], wanted: tuple[Tensors, Rep
             assert said.loss == pytest.approx(report.loss, rel=1e-9)
 
 
-@pytest.mark.parametrize(("strategy", "case"), Play(2).cells)
-def test_a_strategy_gives_what_the_table_says(strategy: str, case: str) -> None:
-    found = [cells[strategy, case] for cells in by_ranks(Play(2))]
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("strategy", "case", "part"),
+    [
+        pytest.param(*cell, part, marks=on_day(part % 2, of=2))
+        for part in range(PARTS)
+        for cell in Play(2, part=part).cells
+    ],
+)
+def test_a_strategy_gives_what_the_table_says(strategy: str, case: str, part: int) -> None:
+    found = [cells[strategy, case] for cells in by_ranks(Play(2, part=part))]
     check(strategy, case, found, alone(strategy, case))
 
 
-@pytest.mark.parametrize("turn", taking_turns(*range(TURNS)))
-@pytest.mark.parametrize("world", [4, 8])
-def test_an_eighth_of_the_table_on_more_ranks(world: int, turn: int) -> None:
-    play = Play(world, turn)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "play", taking_turns(*(Play(world, turn) for turn in range(TURNS) for world in (4, 8))), ids=str
+)
+def test_an_eighth_of_the_table_on_more_ranks(play: Play) -> None:
     for strategy, case in play.cells:
         found = [cells[strategy, case] for cells in by_ranks(play)]
         check(strategy, case, found, alone(strategy, case))
@@ -134,10 +152,10 @@ KILLED_AT = {"pipeline": 24}
 SAVING: dict[str, Any] = {"checkpoint_every": 3}
 
 
-def saving(group: Group, folder: Path) -> dict[str, Any]:
+def saving(group: Group, folder: Path, names: list[str]) -> dict[str, Any]:
     """Of each strategy: the model of a training that nothing disturbs, and the saved steps of the first half."""
     found = {}
-    for name in of_two():
+    for name in names:
         recipe = recipe_of(name, PLAIN)
         usual: dict[str, Any] = {"group": group, "checkpoints": folder / "half" / name, **SAVING}
         found[name] = train(DEEP, DEEP.initial(1), models.examples(), recipe, group=group)
@@ -170,35 +188,42 @@ def of_two() -> list[str]:
     return [name for name, one in STRATEGIES.items() if 2 in one.worlds]
 
 
+def in_halves() -> list[Any]:
+    """Each strategy, with the half in which it is played: CI plays one on each day."""
+    return [pytest.param(name, n % 2, marks=on_day(n % 2, of=2)) for n, name in enumerate(of_two())]
+
+
 @cache
-def lives() -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, list[Any]]]:
+def lives(half: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, list[Any]]]:
     """By rank: undisturbed; after the kill. By strategy: what the ranks of another number give."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        whole = together(2, saving, folder)
-        for name in of_two():
+        names = of_two()[half::2]
+        whole = together(2, saving, folder, names)
+        for name in names:
             (survivor,) = together(2, killed, name, folder, lost=1)
             assert survivor[0] == "GroupLost", survivor
-        after = together(2, going_on, folder / "killed", of_two())
+        after = together(2, going_on, folder / "killed", names)
         further: dict[str, list[Any]] = {}
-        for world in sorted({STRATEGIES[name].again[0] for name in of_two()}):
-            names = [name for name in of_two() if STRATEGIES[name].again[0] == world]
-            answers = together(world, others, folder / "half", names)
-            further |= {name: [one[name] for one in answers] for name in names}
+        for world in sorted({STRATEGIES[name].again[0] for name in names}):
+            some = [name for name in names if STRATEGIES[name].again[0] == world]
+            answers = together(world, others, folder / "half", some)
+            further |= {name: [one[name] for one in answers] for name in some}
         return whole, after, further
 
 
-@pytest.mark.parametrize("strategy", of_two())
-def test_saved_steps_go_on_with_another_number_of_processes(strategy: str) -> None:
-    found = lives()[2][strategy]
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("strategy", "half"), in_halves())
+def test_saved_steps_go_on_with_another_number_of_processes(strategy: str, half: int) -> None:
+    found = lives(half)[2][strategy]
     check(strategy, LIVES[0], found, alone("none", PLAIN))
     if LIVES[0] not in STRATEGIES[strategy].refused:
         assert [report.began for _, report in found] == [10] * len(found)
 
 
-@pytest.mark.parametrize("strategy", of_two())
-def test_a_killed_rank_changes_no_bit(strategy: str) -> None:
-    for whole, after in zip(*lives()[:2], strict=True):
+@pytest.mark.parametrize(("strategy", "half"), in_halves())
+def test_a_killed_rank_changes_no_bit(strategy: str, half: int) -> None:
+    for whole, after in zip(*lives(half)[:2], strict=True):
         (wanted, _), (found, report) = whole[strategy], after[strategy]
         assert report.began in (3, 6), "some call the loss more than once a step"
         assert all(np.array_equal(wanted[name], found[name]) for name in wanted)
