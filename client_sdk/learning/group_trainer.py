@@ -228,7 +228,9 @@ def group_sgd(
         places = {id(one): name for name, one in module.named_parameters()}
         copies = dict(whole.named_parameters())
         params = [copies[places[id(one)]] for one in params]
-    trained = for_group(whole.to(group.device), group, smallest=smallest)
+    if whole is module:
+        module.to(group.device)  # a divided one is moved block by block: the whole need not fit
+    trained = for_group(whole, group, smallest=smallest)
     unreached = Unreached.ZERO if optimizer is PlainSGD else Unreached.ABSENT  # plain SGD does not move by zero
     measures = Measurement(metrics, loss) if metrics else None
     kind = GlobalGradient if group.alone else SHARDS[shard]

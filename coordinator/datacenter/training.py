@@ -286,7 +286,9 @@ def _prepared(learner: Learner, model: Tensors, data: Any, recipe: Recipe, group
         counted = sum(weight.numel() for weight in params)
         order = GlobalOrder(count, recipe.batch_size, recipe.seed)
         pieces = recipe.accumulate if recipe.mesh is None else max(2, recipe.accumulate)
-        module = for_group(module.to(group.device), group, accumulate=pieces, smallest=order.smallest)
+        if recipe.shard in ("none", "optimizer") or recipe.mesh is not None or group.alone:
+            module.to(group.device)  # else fully_shard moves it block by block: the whole need not fit
+        module = for_group(module, group, accumulate=pieces, smallest=order.smallest)
     except Exception as found:  # noqa: BLE001  (after any error the other ranks must not wait for this one)
         error = found
     group.agree(error)
