@@ -13,9 +13,9 @@ powersgd          two thin matrices whose product is near (Vogels et al. 2019,  
                   arXiv:1905.13727); whole where it has one dimension
 topk              the largest of what has piled up, after momentum (Lin et al. 2018,   8n density, from each rank
                   arXiv:1712.01887)
-1bit              signs, and the mean magnitude                                        n/8, from each rank
-2bit              zero, or the sign where it is above the mean magnitude, and the      n/4, from each rank
-                  mean of those
+1bit              signs, and the mean magnitude of each row                            n/8 + 4 rows, from each rank
+2bit              zero, or the sign where it is above its row's mean magnitude, and    n/4 + 4 rows, from each rank
+                  the mean of those
 ================= ==================================================================== ==============================
 """
 
@@ -151,8 +151,9 @@ class TopK(Compressor):
 
 
 class Bits(Compressor):
-    """One bit a value, or two. What is sent is the projection on what can be said, so the error is never longer than
-    the gradient."""
+    """One bit a value, or two, and one magnitude for each row of a matrix (each output of a layer). What is sent is
+    the projection on what can be said, so the error is never longer than the gradient. With one magnitude for a tensor,
+    rows that are nearly zero get steps as long as the others', and training was seen to fail."""
 
     def __init__(self, group: Group, bits: int) -> None:
         super().__init__(group)
@@ -160,16 +161,16 @@ class Bits(Compressor):
 
     def mean(self, gradients: Mapping[Name, torch.Tensor]) -> None:
         for name, one in gradients.items():
-            piled = self._with_error(name, one).reshape(-1)
+            piled = _rows(self._with_error(name, one))
             size = piled.abs()
-            chosen = torch.ones_like(size, dtype=torch.bool) if self._bits == 1 else size >= size.mean()
-            scale = size[chosen].mean().reshape(1)
+            chosen = size >= (0 if self._bits == 1 else size.mean(1, keepdim=True))
+            scale = (size * chosen).sum(1) / chosen.sum(1).clamp(min=1)
             codes = [piled >= 0] if self._bits == 1 else [piled >= 0, chosen]
-            packed = torch.cat([_packed(code) for code in codes])
+            packed = torch.cat([_packed(code.reshape(-1)) for code in codes])
             total = torch.zeros_like(piled)
             for parts, factor in zip(self._gathered(packed), self._gathered(scale), strict=True):
-                total += _signs(parts, piled.numel(), self._bits, factor)
-            self.kept[name] = (piled - _signs(packed, piled.numel(), self._bits, scale)).reshape(one.shape)
+                total += _signs(parts, piled, self._bits, factor)
+            self.kept[name] = (piled - _signs(packed, piled, self._bits, scale)).reshape(one.shape)
             one.copy_(total.div_(self.group.world).reshape(one.shape))
 
 
@@ -195,10 +196,16 @@ def _unpacked(packed: torch.Tensor, count: int) -> torch.Tensor:
     return (packed[:, None] & packed.new_tensor(_WEIGHTS) > 0).reshape(-1)[:count]
 
 
-def _signs(packed: torch.Tensor, count: int, bits: int, scale: torch.Tensor) -> torch.Tensor:
-    parts = packed.tensor_split(bits)
-    signs = torch.where(_unpacked(parts[0], count), scale, -scale)
-    return signs if bits == 1 else torch.where(_unpacked(parts[1], count), signs, torch.zeros_like(signs))
+def _rows(tensor: torch.Tensor) -> torch.Tensor:
+    """A row for each first index of a matrix or more; a vector is one row."""
+    return tensor.flatten(1) if tensor.dim() > 1 else tensor.reshape(1, -1)
+
+
+def _signs(packed: torch.Tensor, like: torch.Tensor, bits: int, scale: torch.Tensor) -> torch.Tensor:
+    """Of the shape of ``like``; ``scale``: a magnitude for each row."""
+    parts, rows = packed.tensor_split(bits), scale[:, None].expand(like.shape)
+    signs = torch.where(_unpacked(parts[0], like.numel()).reshape(like.shape), rows, -rows)
+    return signs if bits == 1 else signs * _unpacked(parts[1], like.numel()).reshape(like.shape)
 
 
 def hook_of(compressor: Compressor, names: Mapping[int, Name]) -> Callable[[Any, Any], Any]:

@@ -39,8 +39,8 @@ WIRE = {
     "bf16": 2 * VALUES,
     "powersgd": 8 * (3 * (20 + 30) + 3 * (4 + 9) + 7),
     "topk": (8 + 4) * (60 + 4 + 1),
-    "1bit": 75 + 5 + 1 + 3 * 8,
-    "2bit": 2 * (75 + 5 + 1) + 3 * 8,
+    "1bit": 75 + 5 + 1 + (20 + 4 + 1) * 8,
+    "2bit": 2 * (75 + 5 + 1) + (20 + 4 + 1) * 8,
 }
 """Bytes of one exchange of the shapes, in float64."""
 STEPS = 300
@@ -62,12 +62,23 @@ def exchanged(group: Group) -> dict[str, Any]:
             for one in total:
                 total[one] += gradients[one]
         found[name] = {one: (value / STEPS).numpy() for one, value in total.items()}, compressor.sent / STEPS
+    for bits in (1, 2):
+        uneven = {"weight": of_rank(group.rank)["weight"] * torch.tensor([1.0, 1e-6]).repeat(10)[:, None]}
+        Bits(group, bits).mean(uneven)
+        found[f"rows in {bits}"] = uneven["weight"].abs().amax(1).numpy()
     return found
 
 
 @cache
 def means() -> list[dict[str, Any]]:
     return together(2, exchanged)
+
+
+@pytest.mark.parametrize("bits", [1, 2])
+def test_a_small_row_gets_no_step_as_long_as_a_large_one(bits: int) -> None:
+    longest = means()[0][f"rows in {bits}"]
+    assert longest[0::2].min() > 0.1
+    assert longest[1::2].max() < 1e-5
 
 
 @pytest.mark.parametrize("name", COMPRESSORS)
