@@ -39,7 +39,7 @@ def group(
     hang_s: Annotated[
         float, typer.Option(min=1, help="Seconds after which a process that is silent breaks the group.")
     ] = 300.0,
-    shard: Annotated[
+    shard_model: Annotated[
         str, typer.Option(help="What is divided over the processes: none, gradients (and optimizer), or full.")
     ] = "none",
     as_json: Json = False,
@@ -55,8 +55,8 @@ def group(
             catalogue: Any = None
             loaded: Any = None
             try:
-                if shard not in SHARDS:
-                    fail(f"--shard is one of {', '.join(SHARDS)}, not {shard!r}.")
+                if shard_model not in SHARDS:
+                    fail(f"--shard-model is one of {', '.join(SHARDS)}, not {shard_model!r}.")
                 catalogue, loaded = joining.prepare()
             except Exception as found:  # noqa: BLE001  (sent to all ranks, and raised by one of them)
                 error = found
@@ -66,7 +66,7 @@ def group(
                 return
             log_plainly("quorate.device")
             with joining.storage() as storage, stopped_by_signals() as stop:
-                trainer = GroupTrainer(ranks, catalogue, loaded, stop, shard)
+                trainer = GroupTrainer(ranks, catalogue, loaded, stop, shard_model)
                 try:
                     ended = joining.take_part(f"This group of {ranks.world}", storage, trainer, stop, as_json)
                 finally:
