@@ -50,12 +50,22 @@ class StandingClock:
     """Moves only when a test moves it."""
 
     def __init__(self, at: float = 1_000_000.0) -> None:
-        self.at = at
+        self._at, self._fallen = at, 0.0
+
+    @property
+    def at(self) -> float:
+        return self._at
+
+    @at.setter
+    def at(self, at: float) -> None:
+        self._fallen += max(0.0, self._at - at)
+        self._at = at
 
     def now(self) -> float:
-        return self.at
+        return self._at
 
-    elapsed = now
+    def elapsed(self) -> float:
+        return self._at + self._fallen
 
 
 def counting_entropy() -> Any:

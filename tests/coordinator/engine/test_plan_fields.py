@@ -58,6 +58,7 @@ PLANS: list[Body] = [
     {**TASK, "finish": {"metric": "accuracy", "target": 0.9, "patience": 3}},
     {**TASK, "datacenter": {"data": "proxy", "patience": 2}},
     {**TASK, "datacenter": {"data": "proxy", "every": 3}},
+    {**TASK, "datacenter": {"data": "proxy", "every": 3, "nproc": 12, "sync_every": 8}},
     {**TASK, "secure": SECURE},
     {**TASK, "secure": {**SECURE, "first_signature": "ab" * 64}},
     {**TASK, "secure": {**SECURE, **FAST}},
@@ -128,7 +129,8 @@ def _definitions() -> Body:
 def row(section: str, field: str) -> tuple[str, str, str]:
     """(range, default, meaning) of the reference of plans."""
     (text,) = (part for part in PAGE.read_text("utf-8").split("\n## ") if part.startswith(f"[{section}]\n"))
-    (line,) = (line for line in text.splitlines() if line.startswith(f"| `{field}` |"))
+    own = text.partition("\n### ")[0]  # then come the tables of its parts
+    (line,) = (line for line in own.splitlines() if line.startswith(f"| `{field}` |"))
     _, _, values, default, meaning, _ = re.split(r" ?(?<!\\)\| ?", line)
     return values, default, meaning
 
