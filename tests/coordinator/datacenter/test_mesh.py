@@ -209,13 +209,13 @@ def test_two_processes_equal_one(name: str, case: str) -> None:
     require_equal(2, name, case)
 
 
-@on_day(0, of=2)
+@on_day(0, of=4)
 @pytest.mark.parametrize(("name", "case"), cells(4))
 def test_four_processes_equal_one(name: str, case: str) -> None:
     require_equal(4, name, case)
 
 
-@on_day(1, of=2)
+@on_day(2, of=4)
 @pytest.mark.parametrize(("name", "case"), cells(8))
 def test_eight_processes_equal_one(name: str, case: str) -> None:
     require_equal(8, name, case)

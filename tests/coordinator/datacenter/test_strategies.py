@@ -115,7 +115,7 @@ def check(strategy: str, case: str, found: list[Any], wanted: tuple[Tensors, Rep
 @pytest.mark.parametrize(
     ("strategy", "case", "part"),
     [
-        pytest.param(*cell, part, marks=on_day(part % 2, of=2))
+        pytest.param(*cell, part, marks=on_day(part % 3, of=3))
         for part in range(PARTS)
         for cell in Play(2, part=part).cells
     ],
@@ -188,17 +188,17 @@ def of_two() -> list[str]:
     return [name for name, one in STRATEGIES.items() if 2 in one.worlds]
 
 
-def in_halves() -> list[Any]:
-    """Each strategy, with the half in which it is played: CI plays one on each day."""
-    return [pytest.param(name, n % 2, marks=on_day(n % 2, of=2)) for n, name in enumerate(of_two())]
+def in_thirds() -> list[Any]:
+    """Each strategy, with the third in which it is played: CI plays one on each day."""
+    return [pytest.param(name, n % 3, marks=on_day(n % 3, of=3)) for n, name in enumerate(of_two())]
 
 
 @cache
-def lives(half: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, list[Any]]]:
+def lives(third: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, list[Any]]]:
     """By rank: undisturbed; after the kill. By strategy: what the ranks of another number give."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        names = of_two()[half::2]
+        names = of_two()[third::3]
         whole = together(2, saving, folder, names)
         for name in names:
             (survivor,) = together(2, killed, name, folder, lost=1)
@@ -213,17 +213,17 @@ def lives(half: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[s
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("strategy", "half"), in_halves())
-def test_saved_steps_go_on_with_another_number_of_processes(strategy: str, half: int) -> None:
-    found = lives(half)[2][strategy]
+@pytest.mark.parametrize(("strategy", "third"), in_thirds())
+def test_saved_steps_go_on_with_another_number_of_processes(strategy: str, third: int) -> None:
+    found = lives(third)[2][strategy]
     check(strategy, LIVES[0], found, alone("none", PLAIN))
     if LIVES[0] not in STRATEGIES[strategy].refused:
         assert [report.began for _, report in found] == [10] * len(found)
 
 
-@pytest.mark.parametrize(("strategy", "half"), in_halves())
-def test_a_killed_rank_changes_no_bit(strategy: str, half: int) -> None:
-    for whole, after in zip(*lives(half)[:2], strict=True):
+@pytest.mark.parametrize(("strategy", "third"), in_thirds())
+def test_a_killed_rank_changes_no_bit(strategy: str, third: int) -> None:
+    for whole, after in zip(*lives(third)[:2], strict=True):
         (wanted, _), (found, report) = whole[strategy], after[strategy]
         assert report.began in (3, 6), "some call the loss more than once a step"
         assert all(np.array_equal(wanted[name], found[name]) for name in wanted)
