@@ -52,7 +52,7 @@ def test_a_group_takes_every_option_of_a_device() -> None:
         del of_device[name]
     for name, found in of_device.items():
         assert of_group.pop(name) == found
-    assert set(of_group) == {"device", "hang_s"}
+    assert set(of_group) == {"device", "hang_s", "shard_model"}
 
 
 @pytest.mark.parametrize("join", [device, group])
