@@ -31,20 +31,60 @@ from coordinator.datacenter.training import train
 EXAMPLES = 4096
 
 
+class Places(nn.Module):
+    """Tokens [n, 32] -> vectors [n, 32, width] of tokens and places."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(256, width), nn.Parameter(torch.zeros(32, width))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.tokens(tokens) + self.places
+        return out
+
+
+class Block(nn.Module):
+    """A layer of a transformer, with as many heads as this rank has."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        normed = self.norm(hidden)
+        parts = [one(normed).unflatten(-1, (-1, 32)).transpose(1, 2) for one in (self.query, self.key, self.value)]
+        mixed = nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
+        hidden = hidden + self.out(mixed.transpose(1, 2).flatten(2))
+        out: torch.Tensor = hidden + self.down(nn.functional.relu(self.up(self.after(hidden))))
+        return out
+
+
+class Head(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(width, 256)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.out(hidden)
+        return logits.transpose(1, 2)
+
+
 class Transformer(nn.Module):
     """Tokens [n, 32] -> logits of the next [n, 256, 32]: 4 layers of width 128, 0.9 M parameters."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.tokens, self.places = nn.Embedding(256, 128), nn.Parameter(torch.zeros(32, 128))
-        layer = nn.TransformerEncoderLayer(128, 4, 512, dropout=0.0, batch_first=True, norm_first=True)
-        self.layers = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
-        self.out = nn.Linear(128, 256)
+        self.first, self.head = Places(128), Head(128)
+        self.blocks = nn.ModuleList(Block(128) for _ in range(4))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        mask = nn.Transformer.generate_square_subsequent_mask(32, device=tokens.device)
-        logits: torch.Tensor = self.out(self.layers(self.tokens(tokens) + self.places, mask=mask, is_causal=True))
-        return logits.transpose(1, 2)
+        hidden = self.first(tokens)
+        for block in self.blocks:
+            hidden = block(hidden)
+        logits: torch.Tensor = self.head(hidden)
+        return logits
 
 
 def cnn_model() -> nn.Module:
@@ -61,7 +101,9 @@ def cnn() -> Learner:
 
 
 def transformer() -> Learner:
-    return Learner(model=Transformer, loss=nn.functional.cross_entropy)
+    columns, rows = ("query", "key", "value", "up"), ("out", "down")
+    tensor = {f"blocks.*.{name}": style for style, names in (("column", columns), ("row", rows)) for name in names}
+    return Learner(model=Transformer, loss=nn.functional.cross_entropy, blocks=("blocks.*",), tensor=tensor)
 
 
 def data_of(name: str) -> tuple[Any, Any]:
@@ -135,6 +177,14 @@ def synchronize(group: Group) -> None:
         torch.cuda.synchronize()
     if not group.alone:
         dist.barrier()
+
+
+def summed(group: Group, spent: float) -> float:
+    """Over all ranks."""
+    total = torch.tensor(spent, dtype=torch.float64)
+    if not group.alone:
+        dist.all_reduce(total)
+    return float(total)
 
 
 def main(name: str, device: str, batch: int, steps: int, pairs: int) -> None:

@@ -8,6 +8,9 @@ of them over NCCL (rows ``*_gpu``; null without GPU). Starting takes most of the
   loop, in turn in the same processes, for a CNN (0.8 M parameters), a small transformer (0.9 M) and a perceptron (0.05
   M, where what is done once a step weighs most). Ours has the options of a run's rounds. Turns last seconds, because
   other work of a machine comes in fractions of one; ``_q1`` and ``_q3`` are the quartiles of the ratio.
+- ``cpu_STRATEGY``: CPU seconds of a step, of both processes together, of a strategy of a plan's section
+  ``[datacenter]``; ``peer`` is a bare torch script of the same strategy in the same processes (see
+  ``_datacenter_strategies``; where torch has none, plain DDP, and there is no aim).
 - ``allreduce_share``: the part of a step of the bare loop that is saved when gradients are not exchanged.
 - ``resume_s``: seconds from SIGKILL of one of two ranks until the group trains again from its last saved step.
 """
@@ -43,20 +46,18 @@ PAIRS, QUICK_PAIRS = 13, 5
 GPU_SIZES = {"cnn": (2048, 200), "transformer": (1024, 100), "mlp": (2048, 400)}
 
 
-def measured(name: str, device: str, nproc: int, sizes: tuple[int, int], pairs: int) -> dict[str, Any]:
-    """Starts a group of ranks and returns what it prints. SystemExit if it fails."""
+def measured(module: str, nproc: int, *arguments: object) -> list[dict[str, Any]]:
+    """Starts a group of ranks and returns the lines of JSON that it prints. SystemExit if it fails."""
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"),
-        *("--nproc-per-node", str(nproc), "-m", "benchmarks._datacenter_ranks", name, device),
-        *(str(number) for number in (*sizes, pairs)),
+        *("--nproc-per-node", str(nproc), "-m", f"benchmarks.{module}", *map(str, arguments)),
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=1800)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:
-        raise SystemExit(f"the ranks of {name} failed on {device}: {done.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(lines[-1])
-    return found
+        raise SystemExit(f"{' '.join(command[8:])} failed: {done.stderr[-2000:]}")
+    return [json.loads(line) for line in lines]
 
 
 def rows_of(name: str, device: str, nproc: int, sizes: tuple[int, int], pairs: int) -> Iterator[Row]:
@@ -68,7 +69,7 @@ def rows_of(name: str, device: str, nproc: int, sizes: tuple[int, int], pairs: i
         yield Row(name=f"samples_per_s{ending}", value=None, unit="1/s")
         yield Row(name=f"allreduce_share{ending}", value=None, unit="share")
         return
-    found = measured(name, device, nproc, sizes, pairs)
+    found = measured("_datacenter_ranks", nproc, name, device, *sizes, pairs)[-1]
     both = Pairs(tuple(found["ours"]), tuple(found["bare"]))
     yield Row(
         name=f"ddp_vs_bare_torchrun{ending}",
@@ -85,6 +86,21 @@ def rows_of(name: str, device: str, nproc: int, sizes: tuple[int, int], pairs: i
     shares = [1 - with_it / without for with_it, without in zip(found["bare"], found["alone"], strict=True)]
     share = Spread.of(shares).median if found["world"] > 1 else None
     yield Row(name=f"allreduce_share{ending}", value=share, unit="share")
+
+
+def strategies(batch: int, steps: int, pairs: int) -> Iterator[Row]:
+    for found in measured("_datacenter_strategies", 2, batch, steps, pairs):
+        both = Pairs(tuple(found["ours"]), tuple(found["bare"]))
+        met = None if found["aim"] is None else both.ratio.met(found["aim"])
+        yield Row(
+            name=f"cpu_{found['name']}",
+            value=both.ours_median / steps,
+            unit="s",
+            peer=both.other_median / steps,
+            ratio=both.ratio.median,
+            aim=found["aim"],
+            met=met,
+        )
 
 
 def resume_s(folder: Path) -> float:
@@ -133,6 +149,7 @@ def measure(quick: bool) -> Iterator[Row]:
         yield from rows_of(name, "cpu", 2, (batch, min(steps, QUICK_STEPS) if quick else steps), pairs)
     for name, sizes in GPU_SIZES.items():
         yield from rows_of(name, "cuda", gpus, sizes, pairs)
+    yield from strategies(*((16, 2, 1) if quick else (64, 16, 7)))
     times = []
     for _ in counted("restarts", range(1 if quick else 5)):
         with tempfile.TemporaryDirectory() as folder:

@@ -177,7 +177,7 @@ class MeshGradient(FullShards):
             parts = self._cut(module, inputs)
         if self._mesh.tensor > 1:
             for part, given in parts:
-                self._divide_layers(part, given, module)
+                self._divide_layers(part.to(self._group.device), given, module)
         for part, _ in parts:
             self._shard(part)
         if self._mesh.pipeline > 1:
@@ -212,6 +212,7 @@ class MeshGradient(FullShards):
     def _shard(self, part: nn.Module) -> None:
         copies, shares = self._copies
         if copies * shares == 1:
+            part.to(self._group.device)
             return
         mesh = self._axes["data"] if copies == 1 else self._axes["replicas", "data"]
         inside = {id(one) for one in part.modules()}
@@ -234,9 +235,13 @@ class MeshGradient(FullShards):
                 f"The learner names {len(blocks)} blocks, and schedule = '{self._schedule_name}' over pipeline = "
                 f"{self._mesh.pipeline} has {count} stages, each of a block or more."
             )
+        tensors = {id(tensor): name for name, tensor in state.named_tensors(module).items()}
+        inside = {id(one) for unit in _units(module, blocks) for one in state.named_tensors(unit).values()}
+        if loose := [name for one, name in tensors.items() if one not in inside]:
+            raise LearnerFailed(f"{loose[0]} is in no module of the model's chain: a pipeline needs it in one.")
         with self._casting():
-            chain, given = chain_of(module, blocks, inputs)
-        costs = measured(chain, given) if self._group.rank == 0 else []
+            chain, given = chain_of(module, blocks, inputs, self._group.device)
+        costs = measured(chain, given, self._group.device) if self._group.rank == 0 else []
         costs = json.loads(self._group.hand_out(json.dumps(costs).encode() if self._group.rank == 0 else None))
         borders = [n for n, unit in enumerate(chain) if any(unit is block for block in blocks)]
         first = [0, *cuts(costs, borders, count), len(chain)]
@@ -244,13 +249,10 @@ class MeshGradient(FullShards):
         stages = [chain[one:end] for one, end in pairwise(first)]
         stages[0] = [*stages[0], *idle]
         holds = self._stages_of(self._stage_rank)
-        tensors = {id(tensor): name for name, tensor in state.named_tensors(module).items()}
         for place, units in enumerate(stages):
             holder = next(r for r in range(self._mesh.pipeline) if place in self._stages_of(r))
             for unit in units:
                 self._holders |= {tensors[id(one)]: holder for one in state.named_tensors(unit).values()}
-        if loose := [name for name in tensors.values() if name not in self._holders]:
-            raise LearnerFailed(f"{loose[0]} is in no module of the model's chain: a pipeline needs it in one.")
         for place, units in enumerate(stages):
             if place not in holds:
                 for unit in units:
@@ -502,17 +504,24 @@ def _alike(here: torch.Tensor, whole: torch.Tensor, largest: float) -> bool:
     return float((here - whole).abs().max()) <= allowed * max(float(whole.abs().max()), largest * 1e-2)
 
 
-def chain_of(module: nn.Module, blocks: Sequence[nn.Module], inputs: Any) -> tuple[list[nn.Module], list[Any]]:
+def chain_of(
+    module: nn.Module, blocks: Sequence[nn.Module], inputs: Any, device: torch.device
+) -> tuple[list[nn.Module], list[Any]]:
     """The modules that the forward pass calls one after the other, each with what the one before has given; and what
-    the first is given, the second, and so on, at last the outputs."""
+    the first is given, the second, and so on, at last the outputs. Each module is on ``device``, as ``inputs`` are,
+    while it is called, and on the CPU before and after."""
     units = list(_units(module, blocks))
     names = {id(one): name for name, one in module.named_modules()}
     calls: list[tuple[nn.Module, tuple[Any, ...], dict[str, Any], Any]] = []
 
     def note(unit: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
-        calls.append((unit, arguments, named, output))
+        calls.append((unit.to("cpu"), arguments, named, output))
 
-    hooks = [unit.register_forward_hook(note, with_kwargs=True) for unit in units]
+    def move(unit: nn.Module, arguments: Any) -> None:
+        unit.to(device)
+
+    hooks = [unit.register_forward_pre_hook(move) for unit in units]
+    hooks += [unit.register_forward_hook(note, with_kwargs=True) for unit in units]
     try:
         with torch.no_grad():
             outputs = module(inputs)
@@ -549,11 +558,13 @@ def _units(module: nn.Module, blocks: Sequence[nn.Module]) -> Iterator[nn.Module
             yield from _units(child, blocks)
 
 
-def measured(chain: Sequence[nn.Module], given: Sequence[Any]) -> list[float]:
-    """Seconds of each module's forward and backward pass: the least of three."""
+def measured(chain: Sequence[nn.Module], given: Sequence[Any], device: torch.device) -> list[float]:
+    """Seconds of each module's forward and backward pass on ``device``: the least of three."""
     best = []
     for unit, inputs in zip(chain, given, strict=False):
+        unit.to(device)
         best.append(min(_seconds(unit, inputs) for _ in range(3)))
+        unit.to("cpu")
     return best
 
 

@@ -58,6 +58,8 @@ class Report:
     """Mean over the last step's global batch; NaN where no step remained."""
     examples_seen: int
     seconds: float
+    cpu_s: float
+    """Of this rank's process, in ``seconds``."""
     samples_per_s: float
     gradient_bytes: int
     """What this rank has handed to the exchange of gradients."""
@@ -143,7 +145,7 @@ def train(
         gradient.move = partial(job.move, recipe, Group() if gradient.by_itself else ranks)
         report({"event": "started", "world": ranks.world, "device": str(ranks.device), "parameters": job.parameters,
                "examples": len(job.examples), "steps": recipe.steps, "step": step})  # fmt: skip
-        began, started, seen, loss = step, time.monotonic(), 0, math.nan
+        began, started, spent, seen, loss = step, time.monotonic(), time.process_time(), 0, math.nan
         meter = Meter(report)
         try:
             gradient.begin(step)
@@ -166,7 +168,7 @@ def train(
                     report({"event": "saved", "step": step})
         finally:
             gradient.close()
-        seconds = time.monotonic() - started
+        seconds, spent = time.monotonic() - started, time.process_time() - spent
         trained = job.result(ranks)
     return trained, Report(
         steps=step,
@@ -174,6 +176,7 @@ def train(
         loss=loss,
         examples_seen=seen,
         seconds=seconds,
+        cpu_s=spent,
         samples_per_s=seen / seconds if seen else 0.0,
         gradient_bytes=gradient.sent,
         saved_bytes=gradient.saved_bytes,
@@ -286,8 +289,8 @@ def _prepared(learner: Learner, model: Tensors, data: Any, recipe: Recipe, group
         counted = sum(weight.numel() for weight in params)
         order = GlobalOrder(count, recipe.batch_size, recipe.seed)
         pieces = recipe.accumulate if recipe.mesh is None else max(2, recipe.accumulate)
-        if recipe.shard in ("none", "optimizer") or recipe.mesh is not None or group.alone:
-            module.to(group.device)  # else fully_shard moves it block by block: the whole need not fit
+        if group.alone or (recipe.mesh is None and recipe.shard in ("none", "optimizer")):
+            module.to(group.device)  # else what divides it moves it part by part: the whole need not fit
         module = for_group(module, group, accumulate=pieces, smallest=order.smallest)
     except Exception as found:  # noqa: BLE001  (after any error the other ranks must not wait for this one)
         error = found

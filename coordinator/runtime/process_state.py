@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from itertools import islice, takewhile
 from typing import Any, cast
 
@@ -316,6 +316,35 @@ class StorageErrors:
         return last[1] if since is None or last[0] >= since else ""
 
 
+class UnfitWorkers:
+    """Workers that asked this process for a round and cannot take it, with the reason: for people, it decides nothing.
+    Safe from any thread."""
+
+    _MOST, _RECENT_S = 64, 120.0
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last: OrderedDict[str, tuple[float, dict[str, str]]] = OrderedDict()
+
+    def note(self, worker: str, reasons: dict[str, str]) -> None:
+        """``reasons``: by run; of those that the worker can serve, none."""
+        last = OrderedDict(self._last)
+        last.pop(worker, None)
+        if reasons:
+            last[worker] = self._clock.now(), reasons
+        while len(last) > self._MOST:
+            last.popitem(last=False)
+        self._last = last
+
+    def recent(self, run: str) -> str:
+        """Why workers that asked lately cannot take the run's rounds; empty where there are none."""
+        now = self._clock.now()
+        found = Counter(
+            reasons[run] for at, reasons in self._last.values() if run in reasons and 0 <= now - at <= self._RECENT_S
+        )
+        return "; ".join(f"{count} worker{'s' * (count > 1)} asked: {why}" for why, count in found.most_common(3))
+
+
 class ProcessState:
     """What the answers of a process to its peers depend on beside the store. Each field says how it follows what other
     replicas write.
@@ -354,6 +383,8 @@ class ProcessState:
         """Runs that this process cannot handle. Cleared when it handles them; never shared."""
         self.storage_errors = StorageErrors(clock)
         """The last failure of this machine. Shown for a minute; never shared."""
+        self.unfit_workers = UnfitWorkers(clock)
+        """Why workers cannot take the rounds that they asked for. Shown for two minutes; never shared."""
 
     def forget(self) -> None:
         """Reads anew what is read again after some time: the clock went back, and shows no more how old it is."""

@@ -121,6 +121,8 @@ class Standstill:
         if state.phase != "leasing":
             return ""
         most, found = state.plan.finish.abandoned, f"no worker has the datacenter round ({state.current.because})"
+        if unfit := self._core.process.unfit_workers.recent(state.run):
+            found = f"{found}; {unfit}"
         if most is None or state.abandoned < most:
             return found
         return (

@@ -202,7 +202,7 @@ class WorkerRequests:
         woken for the next round."""
         with self._core.store.transaction() as tx:
             tx.seen_worker(worker.worker, self._core.clock.now())
-        return self.lease(worker, poll) or self._unfit_worker(poll)
+        return self.lease(worker, poll) or self._unfit_worker(worker, poll)
 
     def lease(self, worker: WorkerRow, poll: WorkerPoll) -> Lease | None:
         """Returns the lease of a round that this worker can take now; one that it has already comes first. None also
@@ -222,7 +222,7 @@ class WorkerRequests:
 
     def hold_over(self, worker: WorkerRow, poll: WorkerPoll) -> Wait:
         """Returns the answer to a poll whose hold has expired."""
-        refused = self._unfit_worker(poll)
+        refused = self._unfit_worker(worker, poll)
         if refused is not None:
             return refused
         others = [
@@ -323,13 +323,14 @@ class WorkerRequests:
             max_result_bytes=min(self._core.settings.max_checkpoint_bytes, size + SHORT_HEADER),
         )
 
-    def _unfit_worker(self, poll: WorkerPoll) -> Wait | None:
+    def _unfit_worker(self, worker: WorkerRow, poll: WorkerPoll) -> Wait | None:
         """Returns why this worker can serve no running run with a datacenter. None: it can serve one, or there is
         none."""
         asking = [
             state for state in self._core.states() if state.plan.datacenter is not None and state.status == "running"
         ]
         reasons = {state.run: self._against(state, poll) for state in asking}
+        self._core.process.unfit_workers.note(worker.worker, {run: why for run, why in reasons.items() if why})
         if not reasons or None in reasons.values():
             return None
         return self._fleet.pace("; ".join(f"run {run}: {reason}" for run, reason in reasons.items()))

@@ -23,9 +23,10 @@ the run.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
-from client_sdk.protocol.workers import WorkerPoll, strategies_of
+from client_sdk.protocol.workers import DatacenterTask, WorkerPoll, strategies_of
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.kinds import kind_of
@@ -37,8 +38,7 @@ from coordinator.engine.state import GrantedLease, RunState
 
 
 def reason_against(plan: Plan, poll: WorkerPoll, model_bytes: int = 0) -> str | None:
-    """Why the worker of this poll cannot take this plan's rounds; None: it can. ``model_bytes``: of the checkpoint,
-    which each process loads whole before it keeps a part of it."""
+    """Why the worker of this poll cannot take this plan's rounds; None: it can. ``model_bytes``: of the checkpoint."""
     section, task = plan.datacenter, plan.task
     learners, data, nproc = poll.learners, poll.data, poll.nproc
     if section is None:
@@ -54,12 +54,20 @@ def reason_against(plan: Plan, poll: WorkerPoll, model_bytes: int = 0) -> str | 
         return f"the plan wants {section.nproc} processes; this worker has {nproc}"
     if lacking := [name for name in strategies_of(section.work) if name not in poll.strategies]:
         return f"the plan wants {', '.join(lacking)}, which this worker cannot do"
-    if poll.memory_bytes is not None and model_bytes > poll.memory_bytes:
+    if poll.memory_bytes is not None and (needed := least_bytes(section.work, model_bytes)) > poll.memory_bytes:
         return (
-            f"each process loads the model of {model_bytes / 1e9:.3g} GB; this worker has "
+            f"weights, gradients and optimizer are {needed / 1e9:.3g} GB of each process; this worker has "
             f"{poll.memory_bytes / 1e9:.3g} GB for each"
         )
     return None
+
+
+def least_bytes(work: DatacenterTask, model_bytes: int) -> int:
+    """What one process holds, between steps and without activations: its part of weights, gradients and optimizer."""
+    moments = 2 if work.optimizer == "lamb" else 1 if work.optimizer == "lars" or work.momentum else 0
+    stages, shares = (1, work.nproc) if work.mesh is None else (work.mesh.tensor * work.mesh.pipeline, work.mesh.data)
+    divided = {"none": 0, "optimizer": moments, "gradients": moments + 1, "full": moments + 2}[work.shard]
+    return math.ceil(model_bytes / stages * (moments + 2 - divided + divided / shares))
 
 
 def fleet_is_back(state: RunState, at: float, waiting: int, unspendable: int = 0) -> bool:

@@ -557,3 +557,32 @@ def test_a_plan_says_what_does_not_go_together(fields: dict[str, Any], words: st
     assert DatacenterTask.model_validate(usual).mesh == Mesh(data=2, pipeline=2)
     with pytest.raises(ValueError, match=re.escape(words)):
         DatacenterTask.model_validate(usual | fields)
+
+
+# ------------------------------------------------------------ memory
+
+
+def moves(group: Group, case: str) -> tuple[int, int]:
+    """Numbers of the model, and the most that are moved to the group's device with one call."""
+    sizes = []
+    plain = nn.Module.to
+
+    def noted(module: nn.Module, *place: Any) -> nn.Module:
+        if place == (group.device,):
+            sizes.append(sum(one.numel() for one in module.parameters()))
+        return plain(module, *place)
+
+    nn.Module.to = noted  # type: ignore[method-assign,assignment]
+    try:
+        recipe = Recipe(**{**BASE, "steps": 1, **PRODUCTS[2][case]})
+        train(LEARNER, LEARNER.initial(1), models.examples(), recipe, group=group)
+    finally:
+        nn.Module.to = plain  # type: ignore[method-assign]
+    return sum(one.size for one in LEARNER.initial(1).values()), max(sizes, default=0)
+
+
+def test_a_gpu_never_gets_more_of_a_pipeline_than_its_stages() -> None:
+    """Or a model that one GPU cannot hold could not begin."""
+    for whole, most in together(2, moves, "interleaved"):
+        assert 0 < most < 0.6 * whole
+    assert [most for _, most in together(2, moves, "data, full")] == [0, 0], "fully_shard moves what it divides"

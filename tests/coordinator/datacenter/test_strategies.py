@@ -229,6 +229,39 @@ def test_a_killed_rank_changes_no_bit(strategy: str, third: int) -> None:
         assert all(np.array_equal(wanted[name], found[name]) for name in wanted)
 
 
+# ------------------------------------------------------------ mixed precision
+
+
+def smooth() -> nn.Module:
+    """Of float32, without the jumps that a LayerNorm of few values makes."""
+    blocks = [nn.Sequential(nn.Tanh(), nn.Linear(32, 32)) for _ in range(2)]
+    return nn.Sequential(nn.Linear(6, 32), *blocks, nn.Tanh(), nn.Linear(32, 3))
+
+
+SINGLE = models.learner_of(smooth, blocks=("[12]",))
+LONG = Recipe(**{**BASE, "steps": 200})
+
+
+def in_bfloat16(group: Group) -> dict[str, float]:
+    """By what is sharded: the loss over all examples after training."""
+    data, found = models.examples(400), {}
+    for shard in ("none", "gradients", "full"):
+        recipe = LONG.model_copy(update={"precision": "bfloat16", "shard": shard})
+        trained, _ = train(SINGLE, SINGLE.initial(1), data, recipe, group=group)
+        found[shard] = SINGLE.evaluate(trained, data).metrics["loss"]
+    return found
+
+
+def test_bfloat16_ends_near_the_loss_of_float32() -> None:
+    data = models.examples(400)
+    first = SINGLE.evaluate(SINGLE.initial(1), data).metrics["loss"]
+    wanted = SINGLE.evaluate(train(SINGLE, SINGLE.initial(1), data, LONG)[0], data).metrics["loss"]
+    assert wanted < 0.6 * first, "it has learned"
+    for losses in together(2, in_bfloat16):
+        assert losses == pytest.approx(dict.fromkeys(losses, wanted), rel=0.02)
+        assert wanted not in losses.values()
+
+
 # ------------------------------------------------------------ what goes wrong
 
 

@@ -12,7 +12,7 @@ from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
 from coordinator.engine.phases import round_kind
-from coordinator.engine.phases.leasing import fleet_is_back, reason_against
+from coordinator.engine.phases.leasing import fleet_is_back, least_bytes, reason_against
 from tests.coordinator.engine.secure_story import SecureStory
 from tests.coordinator.engine.story import FALLBACK, Story, digest_of, every, only, plan, refusal
 
@@ -401,8 +401,11 @@ def test_what_is_in_flight_after_a_crash() -> None:
         ({"nproc": 3}, "wants 4 processes; this worker has 3"),
         ({"strategies": ("recompute",)}, "wants shard=full, which this worker cannot do"),
         ({"strategies": ("shard=optimizer",)}, "wants shard=full, recompute, which this worker cannot do"),
-        ({"memory_bytes": 2_000_000_000}, None),
-        ({"memory_bytes": 1_999_999_999}, "each process loads the model of 2 GB; this worker has 2 GB for each"),
+        ({"memory_bytes": 1_500_000_000}, None),
+        (
+            {"memory_bytes": 1_499_999_999},
+            "gradients and optimizer are 1.5 GB of each process; this worker has 1.5",
+        ),
     ],
 )
 def test_which_workers_can_take_a_round(more: dict[str, Any], sentence: str | None) -> None:
@@ -414,6 +417,26 @@ def test_which_workers_can_take_a_round(more: dict[str, Any], sentence: str | No
     assert (found is None) == (sentence is None)
     assert sentence is None or sentence in str(found)
     assert reason_against(plan(), poll) == "the plan asks for no datacenter rounds"
+
+
+@pytest.mark.parametrize(
+    ("fields", "models"),
+    [
+        ({}, 3.0),
+        ({"momentum": 0.0}, 2.0),
+        ({"optimizer": "lamb"}, 4.0),
+        ({"shard": "optimizer"}, 2.25),
+        ({"shard": "gradients"}, 1.5),
+        ({"shard": "full", "optimizer": "lars", "momentum": 0.0}, 0.75),
+        ({"mesh": {"pipeline": 2, "tensor": 2}}, 0.75),
+        ({"mesh": {"data": 2, "tensor": 2}, "shard": "full"}, 0.75),
+        ({"mesh": {"data": 2, "replicas": 2}, "shard": "full"}, 1.5),
+    ],
+)
+def test_what_a_process_holds_at_least(fields: dict[str, Any], models: float) -> None:
+    """Of four processes, in models: weights, gradients, moments."""
+    work = DatacenterTask.model_validate({"data": "proxy", "nproc": 4, "accumulate": 2, **fields})
+    assert least_bytes(work, 1000) == 1000 * models
 
 
 def test_a_worker_names_all_that_a_plan_can_ask_for() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from client_sdk.protocol.workers import WorkerPoll
 from coordinator.blobs import DiskFull, MemoryBlobs
 from coordinator.blobs.port import MemorySpool
 from coordinator.engine.phases import opening
@@ -215,6 +216,16 @@ def test_a_run_whose_datacenter_has_no_worker_says_why_it_is_not_paused(make_wor
     line = stalled(world)
     assert "no worker has the datacenter round (1 federated round in a row had to be abandoned)" in line
     assert "that finish.abandoned = 1 is reached pauses the run only when the datacenter has tried" in line
+    lacking = WorkerPoll(instance="i", data=("proxy",), learners={}, nproc=1)
+    for name in ("w1", "w2"):
+        worker = world.worker(name)
+        world.coordinator.workers.poll(worker, lacking)
+    why = f"2 workers asked: the plan wants the learner {LEARNER}, which this worker does not have"
+    assert why in stalled(world), "its owner would else wait for workers that wait for him"
+    world.coordinator.workers.poll(worker, lacking.model_copy(update={"learners": {LEARNER: "9"}, "data": ()}))
+    assert "1 worker asked: the plan wants the data 'proxy'" in stalled(world)
+    world.clock.at += 130
+    assert "asked" not in stalled(world)
 
 
 def test_refused_opening_says_why_and_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

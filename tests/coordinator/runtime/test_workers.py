@@ -373,7 +373,7 @@ def test_a_worker_is_not_offered_what_it_cannot_do_and_hears_why(center: Center)
     assert answer.reason == "run marks: the plan wants shard=full, which this worker cannot do"
     small = center.poll(worker, strategies=("shard=full",), memory_bytes=100)
     assert isinstance(small, Wait)
-    assert "each process loads the model of" in small.reason
+    assert "weights, gradients and optimizer are" in small.reason
     assert isinstance(center.poll(worker, strategies=("shard=full",), memory_bytes=10**9), Lease)
 
 
