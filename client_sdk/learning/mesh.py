@@ -116,6 +116,8 @@ class MeshGradient(FullShards):
         """Examples of a stage's micro-batch."""
         self._autocast = PRECISIONS[options["precision"]]
         self._stages: list[_Stage] = []
+        self._after_all = mesh.parts > 1 and mesh.pipeline > 1 and schedule in V_SHAPED
+        """Whether gradients are exchanged when all are done: ``fully_shard`` waits for whole backward passes."""
         self._now: Callable[[Any, torch.Tensor], torch.Tensor]
         if mesh.pipeline > 1:
             self._loss_of = _LossOfOutputs
@@ -211,7 +213,7 @@ class MeshGradient(FullShards):
 
     def _shard(self, part: nn.Module) -> None:
         copies, shares = self._copies
-        if copies * shares == 1:
+        if copies * shares == 1 or self._after_all:
             part.to(self._group.device)
             return
         mesh = self._axes["data"] if copies == 1 else self._axes["replicas", "data"]
@@ -325,6 +327,26 @@ class MeshGradient(FullShards):
                 if stage.error is not None:
                     raise stage.error from None
             raise
+        if self._after_all:
+            self._average()
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        """Over the copies of this rank's stages. A parameter that the loss reached on none of them has no gradient."""
+        for kind in {weight.dtype: 0 for weight in self.params}:
+            own = [weight for weight in self.params if weight.dtype is kind]
+            reached = torch.tensor([float(weight.grad is not None) for weight in own], dtype=kind).to(
+                self._group.device
+            )
+            here = [_here(torch.zeros_like(one) if one.grad is None else one.grad).reshape(-1) for one in own]
+            flat = torch.cat([*here, reached])
+            with self._group.unbroken():
+                dist.all_reduce(flat, group=self._axes.get_group("replicas"))
+            parts = flat.div_(self._mesh.parts).split([*(one.numel() for one in here), len(own)])
+            for weight, part, of_all in zip(own, parts, parts[-1].tolist(), strict=False):
+                if of_all:
+                    weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
+                    _here(weight.grad).copy_(part.view_as(_here(weight.grad)))
 
     def _casting(self) -> AbstractContextManager[Any]:
         return nullcontext() if self._autocast is None else torch.autocast(self._group.device.type, self._autocast)

@@ -100,9 +100,10 @@ def require_mesh(
         raise ValueError(
             "mesh goes with no sync_every, no compress, no float16, and with shard = 'none', 'gradients' or 'full'"
         )
-    if mesh.pipeline > 1 and mesh.parts > 1 and schedule in ("zb", "dualpipev"):
+    if mesh.pipeline > 1 and shard != "none" and schedule in ("zb", "dualpipev"):
         raise ValueError(
-            f"schedule = '{schedule}' divides backward passes, which data and replicas need whole: take 'interleaved'"
+            f"schedule = '{schedule}' divides backward passes, and shard = '{shard}' needs them whole: "
+            "take 'interleaved'"
         )
     fewest = {"1f1b": mesh.pipeline, "dualpipev": 2 * mesh.pipeline}.get(schedule, 1)
     if mesh.pipeline > 1 and accumulate < fewest:

@@ -12,11 +12,11 @@ enters them all and then settles each: the first call commits them together.
 Answers that acknowledge an item can be gathered, so that no thread waits for the lock::
 
     no transaction is under way     it begins at once, in the thread of the request
-    one is, or other answers wait   the next one begins after it, with all that have come; those after that one
-                                    GATHER_S apart, until one of them has a single answer
+    one is, or other answers wait   the next one begins after it, with all that have come; after each of those nothing
+                                    is begun for PAUSES times as long as it took, until one has a single answer
 
-A round has hundreds of messages within seconds, and a transaction costs as much as several messages. In a crowd an
-answer waits up to GATHER_S longer; one that has the coordinator for itself does not.
+A round has hundreds of messages within seconds, and a transaction costs as much as several messages: so transactions
+take the same part of the time however many messages come. One that has the coordinator for itself does not wait.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-GATHER_S = 0.25
-"""Seconds between two transactions where answers wait for the next one. A device's exchange takes longer."""
+PAUSES, LONGEST_PAUSE_S = 3.0, 0.25
+"""How long no transaction is begun after another one in a crowd: so many times as long as that took, at most so long."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -56,8 +56,8 @@ class GroupCommit(Generic[T, R]):
         self._turn = threading.Lock()
         self._gathered: list[Any] | None = None
         """The answers that wait for the next transaction; None: nobody takes them."""
-        self._pause_s = 0.0
-        """Seconds after the next transaction, where it has a single answer."""
+        self._met = False
+        """Whether the first answer of the next transaction had to wait for another transaction."""
 
     def locked(self) -> bool:
         """Whether a thread commits a batch."""
@@ -109,12 +109,17 @@ class GroupCommit(Generic[T, R]):
         if self._gathered is not None:
             self._gathered.append(answer)
             return False
-        self._gathered, self._pause_s = [answer], GATHER_S
+        self._gathered, self._met = [answer], True
         return True
 
-    def take(self) -> tuple[list[Any], float]:
-        """The answers of the next transaction, and for how many seconds others are gathered after it."""
+    def take(self) -> tuple[list[Any], bool]:
+        """The answers of the next transaction, and whether others are gathered for a while after it."""
         batch = self._gathered or []
         self._gathered = [] if batch else None
-        pause_s, self._pause_s = GATHER_S if len(batch) > 1 else self._pause_s, 0.0
-        return batch, pause_s
+        crowd, self._met = len(batch) > 1 or (self._met and bool(batch)), False
+        return batch, crowd
+
+
+def pause_s(took_s: float) -> float:
+    """Seconds for which answers are gathered after a transaction that took so long."""
+    return min(LONGEST_PAUSE_S, PAUSES * took_s)

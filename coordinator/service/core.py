@@ -8,6 +8,7 @@ thread by ``Serving.work``. Held check-ins and event streams need no thread.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
@@ -21,7 +22,7 @@ from coordinator.limits import Admission, InFlight
 from coordinator.limits.admission import LOCAL, Sender, spread
 from coordinator.requests import Caller, PendingCommit
 from coordinator.runtime import log_context
-from coordinator.runtime.group_commit import GroupCommit
+from coordinator.runtime.group_commit import GroupCommit, pause_s
 from coordinator.runtime.identities import Registrant
 from coordinator.runtime.signals import Signals
 from coordinator.service.edge import Hosts
@@ -148,14 +149,15 @@ class Service(Serving):
 
     async def _settle_gathered(self, commits: GroupCommit[Any, Any]) -> None:
         """Until none waits."""
-        batch, pause_s = commits.take()
+        batch, crowd = commits.take()
         try:
             while batch:
+                began = time.monotonic()
                 for (_, _, future), found in zip(batch, await self.work(_settled, batch), strict=True):
                     if not future.done():  # its request was cancelled
                         future.set_result(found)
-                await asyncio.sleep(pause_s)
-                batch, pause_s = commits.take()
+                await asyncio.sleep(pause_s(time.monotonic() - began) if crowd else 0)
+                batch, crowd = commits.take()
         finally:
             while batch:  # the service is closed
                 for _, _, future in batch:

@@ -106,6 +106,9 @@ class Strategy:
     """Numbers of ranks. Of 2, all cells are played by every run of the slow tests; of the others they take turns."""
     again: tuple[int, Mapping[str, Any]] = (3, {})
     """With which number of ranks, and fields, the steps saved by two ranks go on. Played for rows of two ranks."""
+    lives: bool = True
+    """Whether LIVES are played. Those in which processes do not wait for each other have tests of their own: a death
+    stops nobody, or the bits are others each time."""
 
 
 def lossy(words: str, near_by: float, adam: float | None = None, **fields: Any) -> Strategy:
@@ -120,6 +123,16 @@ def mesh(words: str, axes: Mapping[str, int], world: int, **fields: Any) -> Stra
     sparse = {"sparse rows": "An embedding with sparse gradients cannot be divided over a mesh"}
     again: tuple[int, Mapping[str, Any]] = (3, {"mesh": {"data": 3}})
     return Strategy(said=words, fields={"mesh": axes, **fields}, refused=sparse, worlds=(world,), again=again)
+
+
+def loose(words: str, near_by: float, lives: bool = False, **fields: Any) -> Strategy:
+    """Processes that do not exchange every gradient before they move."""
+    by_itself = bool({"server", "hogwild"} & fields.keys())
+    refused = {LIVES[0]: "here are 3: with sync_every and hogwild a training goes on with as many"} if lives else {}
+    if words != "server = {backup = 1}" and by_itself:
+        refused["clipping"] = "max_grad_norm is of a whole batch's gradient, and processes that do not wait have none"
+    near = dict.fromkeys(CASES, near_by)
+    return Strategy(said=words, fields=fields, near=near, refused=refused, worlds=(2,), lives=lives)
 
 
 NO_SPARSE = {"sparse rows": "An embedding with sparse gradients cannot be sharded: take shard = 'optimizer'"}
@@ -145,6 +158,18 @@ STRATEGIES: dict[str, Strategy] = {
         near=dict.fromkeys(("clipping", "Adam", "LARS", "LAMB"), 0.5),
         worlds=(4,),
     ),
+    "models averaged after four steps": loose("sync_every = 4", 0.6, lives=True, sync_every=4),
+    "DiLoCo": loose(
+        "sync_every = 4, outer_learning_rate = 0.7, outer_momentum = 0.9",
+        0.6,
+        lives=True,
+        sync_every=4,
+        outer_learning_rate=0.7,
+        outer_momentum=0.9,
+    ),
+    "a late server": loose("server = {staleness = 2}", 0.6, server={"staleness": 2}),
+    "a spare worker": loose("server = {backup = 1}", 0.6, server={"backup": 1}),
+    "hogwild": loose("hogwild = true", 0.6, hogwild=True),
     "one server": Strategy(said="server = {count = 1}", fields={"server": {"count": 1}}),
     "two servers": Strategy(said="server = {count = 2}", fields={"server": {"count": 2}}),
     "tensor": mesh("mesh = {tensor = 2}", {"tensor": 2}, 2),
@@ -158,6 +183,13 @@ STRATEGIES: dict[str, Strategy] = {
         {"data": 2, "pipeline": 2},
         4,
         shard="full",
+        accumulate=2,
+    ),
+    "data and divided backward passes": mesh(
+        'mesh = {data = 2, pipeline = 2}, schedule = "zb", accumulate = 2',
+        {"data": 2, "pipeline": 2},
+        4,
+        schedule="zb",
         accumulate=2,
     ),
     "replicas": mesh('mesh = {replicas = 2, data = 2}, shard = "full"', {"replicas": 2, "data": 2}, 4, shard="full"),
@@ -177,7 +209,7 @@ STRATEGIES: dict[str, Strategy] = {
 
 def mark(strategy: Strategy, case: str) -> str:
     """What the cell of the page says: equal, near, refused, or "-" where it is not played."""
-    if case in LIVES and 2 not in strategy.worlds:
+    if case in LIVES and not (strategy.lives and 2 in strategy.worlds):
         return "-"
     if case in strategy.refused:
         return "refused"

@@ -153,6 +153,8 @@ PRODUCTS: dict[int, dict[str, dict[str, Any]]] = {
         "(2, 1, 2) full": {"mesh": {"data": 2, "pipeline": 2}, "shard": "full", "recompute": True},
         "(1, 2, 2) dualpipev": {"mesh": {"tensor": 2, "pipeline": 2}, "schedule": "dualpipev"},
         "(1, 1, 4)": {"mesh": {"pipeline": 4}},
+        "(2, 1, 2) zb": {"mesh": {"data": 2, "pipeline": 2}, "schedule": "zb"},
+        "(2, 1, 2) dualpipev": {"mesh": {"replicas": 2, "pipeline": 2}, "schedule": "dualpipev"},
         "HSDP": {"mesh": {"replicas": 2, "data": 2}, "shard": "full", "accumulate": 2},
     },
     8: {
@@ -544,7 +546,7 @@ def test_the_stage_that_costs_most_costs_least(stages: int) -> None:
             "needs at least 4 micro-batches, and accumulate is 3",
         ),
         ({"schedule": "interleaved", "accumulate": 5}, "accumulate = 5 is no multiple of pipeline = 2"),
-        ({"schedule": "zb"}, "schedule = 'zb' divides backward passes, which data and replicas need whole"),
+        ({"schedule": "zb", "shard": "full"}, "'zb' divides backward passes, and shard = 'full' needs them whole"),
         ({"shard": "optimizer"}, "and with shard = 'none', 'gradients' or 'full'"),
         ({"compress": "fp16"}, "mesh goes with no sync_every"),
         ({"sync_every": 3}, "mesh goes with no sync_every"),

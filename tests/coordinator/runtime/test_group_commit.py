@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from coordinator.runtime.group_commit import GATHER_S, GroupCommit
+from coordinator.runtime.group_commit import LONGEST_PAUSE_S, PAUSES, GroupCommit, pause_s
 from coordinator.store import MemoryStore
 from tests.coordinator.runtime.fragile import FragileStore, Points
 from tests.coordinator.world import World
@@ -150,14 +150,19 @@ def test_answers_that_come_while_others_are_settled_share_the_next_transaction()
     with group._turn:
         assert not group.idle(), "a transaction is under way"
     assert [group.gather(name) for name in "abc"] == [True, False, False]
-    assert group.take() == (["a", "b", "c"], GATHER_S)
+    assert group.take() == (["a", "b", "c"], True)
     assert not group.idle(), "whoever comes is gathered until nobody waits"
     assert not group.gather("d")
-    assert group.take() == (["d"], 0.0), "the crowd is over"
-    assert group.take() == ([], 0.0)
+    assert group.take() == (["d"], False), "the crowd is over"
+    assert group.take() == ([], False)
     assert group.idle()
     assert group.gather("e")
-    assert group.take() == (["e"], GATHER_S), "the first one has met another transaction"
+    assert group.take() == (["e"], True), "the first one has met another transaction"
+
+
+def test_the_pause_follows_what_a_transaction_costs() -> None:
+    assert pause_s(0.004) == PAUSES * 0.004
+    assert pause_s(60.0) == LONGEST_PAUSE_S, "a disk that stood still once does not make all wait"
 
 
 def test_reports_that_arrive_together_share_a_transaction() -> None:
