@@ -4,6 +4,8 @@
                                   model, send *started* and an update; all count; commit. Median without the first
     noop_round_300_s              wall seconds of the same round, from the first check-in to the commit
     checkins_per_s                check-ins answered in a second while no run is open; each is a durable row
+    checkin_p50_s                 seconds until half of them have been answered
+    checkin_server_cpu_s          CPU seconds of the server for one; *peer* is the load generator's, on the same cores
     upload_mb_per_s               from the first byte of a 4 MB update to the last receipt: hashed, synced, validated
     round_256x1m_peak_models      growth of the server's peak memory over a round of 256 updates of 1M float32,
                                   in models of 4 MB
@@ -16,11 +18,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -134,25 +137,35 @@ async def noop_rounds(server: ServerProcess, rounds: int) -> tuple[list[float], 
     return cpu[1:], wall[1:]
 
 
-async def checkins(server: ServerProcess, seconds: float) -> float:
-    """Check-ins answered in a second for 64 connections that send them without a pause."""
+class CheckIns(NamedTuple):
+    """Of 64 connections that check in without a pause."""
+
+    per_s: float
+    p50_s: float
+    server_cpu_s: float
+    """Of one check-in."""
+    own_cpu_s: float
+    """Of one check-in, for this process, which shares the cores with the server."""
+
+
+async def checkins(server: ServerProcess, seconds: float) -> CheckIns:
     peers = await enrol(server, 64)
     body = CheckIn(examples=100, learners={LEARNER: "1"}, hold_s=0).model_dump_json().encode()
     until = time.perf_counter() + seconds
-    answered = 0
+    waited = []
 
     async def check_in(peer: Peer) -> None:
-        nonlocal answered
-        while time.perf_counter() < until:
+        while (sent := time.perf_counter()) < until:
             await peer.request("POST", Route.CHECK_IN, body)
-            answered += 1
+            waited.append(time.perf_counter() - sent)
 
-    began = time.perf_counter()
+    began, spent, own = time.perf_counter(), server.cpu_s(), time.process_time()
     await asyncio.gather(*map(check_in, peers))
-    took_s = time.perf_counter() - began
+    took_s, own = time.perf_counter() - began, time.process_time() - own
+    spent, count = server.cpu_s() - spent, len(waited)
     for peer in peers:
         peer.connection.close()
-    return answered / took_s
+    return CheckIns(count / took_s, statistics.median(waited), spent / count, own / count)
 
 
 async def large_round(server: ServerProcess, updates: int) -> tuple[float, float]:
@@ -203,8 +216,10 @@ def measure(quick: bool) -> Iterator[Row]:
     )
     clock = Spread.of(wall)
     yield Row(name="noop_round_300_s", value=clock.median, unit="s", aim=3.0, met=clock.met(3.0))
-    rate = on_a_server(lambda server: checkins(server, 2 if quick else 6))
-    yield Row(name="checkins_per_s", value=rate, unit="1/s")
+    crowd = on_a_server(lambda server: checkins(server, 2 if quick else 6))
+    yield Row(name="checkins_per_s", value=crowd.per_s, unit="1/s", aim=1500.0, met=crowd.per_s >= 1500)
+    yield Row(name="checkin_p50_s", value=crowd.p50_s, unit="s", aim=0.03, met=crowd.p50_s <= 0.03)
+    yield Row(name="checkin_server_cpu_s", value=crowd.server_cpu_s, unit="s", peer=crowd.own_cpu_s)
     speed, models = on_a_server(lambda server: large_round(server, 256))
     yield Row(name="upload_mb_per_s", value=speed, unit="MB/s")
     yield Row(name="round_256x1m_peak_models", value=models, unit="models", aim=3.0, met=models <= 3.0)

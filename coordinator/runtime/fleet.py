@@ -54,7 +54,7 @@ class Fleet:
     def __init__(self, core: Core) -> None:
         self._store, self._clock, self._signals, self._settings = core.store, core.clock, core.signals, core.settings
         self._processes = core.process.processes
-        self.arrivals: GroupCommit[_Arrival, None] = GroupCommit(self._write_arrivals)
+        self.arrivals: GroupCommit[_Arrival, None] = GroupCommit(self._write_arrivals, pauses=0)
 
     # ------------------------------------------------------------ waiting
 

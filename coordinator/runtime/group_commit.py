@@ -12,11 +12,12 @@ enters them all and then settles each: the first call commits them together.
 Answers that acknowledge an item can be gathered, so that no thread waits for the lock::
 
     no transaction is under way     it begins at once, in the thread of the request
-    one is, or other answers wait   the next one begins after it, with all that have come; after each of those nothing
-                                    is begun for PAUSES times as long as it took, until one has a single answer
+    one is, or other answers wait   the next one begins after it, with all that have come; of a run, after each of those
+                                    nothing is begun for PAUSES times as long as it took, until one has a single answer
 
 A round has hundreds of messages within seconds, and a transaction costs as much as several messages: so transactions
-take the same part of the time however many messages come. One that has the coordinator for itself does not wait.
+take the same part of the time however many messages come. One that has the coordinator for itself does not wait, nor do
+check-ins, of which as many come as are answered.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 PAUSES, LONGEST_PAUSE_S = 3.0, 0.25
-"""How long no transaction is begun after another one in a crowd: so many times as long as that took, at most so long."""
+"""How long a run begins no transaction after another one in a crowd: so many times as long as that took, at most so
+long."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -48,8 +50,11 @@ class GroupCommit(Generic[T, R]):
     gets that error.
     """
 
-    def __init__(self, commit: Callable[[Sequence[T]], Sequence[R | BaseException]], *, most: int = 256) -> None:
-        self._commit = commit
+    def __init__(
+        self, commit: Callable[[Sequence[T]], Sequence[R | BaseException]], *, most: int = 256, pauses: float = PAUSES
+    ) -> None:
+        """``pauses``: as PAUSES, for this one."""
+        self._commit, self._pauses = commit, pauses
         self._most = most
         self._queue: list[_Ticket[T, R]] = []
         self._queue_lock = threading.Lock()
@@ -119,7 +124,6 @@ class GroupCommit(Generic[T, R]):
         crowd, self._met = len(batch) > 1 or (self._met and bool(batch)), False
         return batch, crowd
 
-
-def pause_s(took_s: float) -> float:
-    """Seconds for which answers are gathered after a transaction that took so long."""
-    return min(LONGEST_PAUSE_S, PAUSES * took_s)
+    def pause_s(self, took_s: float) -> float:
+        """Seconds for which answers are gathered after a transaction that took so long."""
+        return min(LONGEST_PAUSE_S, self._pauses * took_s)

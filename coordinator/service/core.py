@@ -22,7 +22,7 @@ from coordinator.limits import Admission, InFlight
 from coordinator.limits.admission import LOCAL, Sender, spread
 from coordinator.requests import Caller, PendingCommit
 from coordinator.runtime import log_context
-from coordinator.runtime.group_commit import GroupCommit, pause_s
+from coordinator.runtime.group_commit import GroupCommit
 from coordinator.runtime.identities import Registrant
 from coordinator.runtime.signals import Signals
 from coordinator.service.edge import Hosts
@@ -156,7 +156,7 @@ class Service(Serving):
                 for (_, _, future), found in zip(batch, await self.work(_settled, batch), strict=True):
                     if not future.done():  # its request was cancelled
                         future.set_result(found)
-                await asyncio.sleep(pause_s(time.monotonic() - began) if crowd else 0)
+                await asyncio.sleep(commits.pause_s(time.monotonic() - began) if crowd else 0)
                 batch, crowd = commits.take()
         finally:
             while batch:  # the service is closed

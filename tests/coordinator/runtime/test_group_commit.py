@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from coordinator.runtime.group_commit import LONGEST_PAUSE_S, PAUSES, GroupCommit, pause_s
+from coordinator.runtime.group_commit import LONGEST_PAUSE_S, PAUSES, GroupCommit
 from coordinator.store import MemoryStore
 from tests.coordinator.runtime.fragile import FragileStore, Points
 from tests.coordinator.world import World
@@ -161,8 +161,9 @@ def test_answers_that_come_while_others_are_settled_share_the_next_transaction()
 
 
 def test_the_pause_follows_what_a_transaction_costs() -> None:
-    assert pause_s(0.004) == PAUSES * 0.004
-    assert pause_s(60.0) == LONGEST_PAUSE_S, "a disk that stood still once does not make all wait"
+    group = Counter().group
+    assert group.pause_s(0.004) == PAUSES * 0.004
+    assert group.pause_s(60.0) == LONGEST_PAUSE_S, "a disk that stood still once does not make all wait"
 
 
 def test_reports_that_arrive_together_share_a_transaction() -> None:

@@ -19,7 +19,7 @@ from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, Route
 from coordinator.requests import PendingCommit
 from coordinator.runtime.group_commit import GroupCommit
 from coordinator.runtime.run_log import RunLog
-from coordinator.service import core, create_app
+from coordinator.service import create_app
 from coordinator.service.core import Service, at_once
 from coordinator.settings import Settings
 from coordinator.store.port import StoreError
@@ -120,7 +120,7 @@ def test_an_answer_that_waits_for_nothing_is_the_answer() -> None:
 
 
 def test_who_is_alone_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core, "pause_s", lambda took_s: 3600.0)
+    monkeypatch.setattr(GroupCommit, "pause_s", lambda group, took_s: 3600.0)
 
     async def scenario() -> None:
         with serving() as service:
@@ -151,7 +151,7 @@ def test_who_comes_while_another_is_settled_shares_the_next_transaction() -> Non
 def test_after_company_the_next_transaction_gathers_all_that_come_within_the_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(core, "pause_s", lambda took_s: 3.0)
+    monkeypatch.setattr(GroupCommit, "pause_s", lambda group, took_s: 3.0)
 
     async def scenario() -> None:
         with serving() as service:
@@ -170,14 +170,14 @@ def test_after_company_the_next_transaction_gathers_all_that_come_within_the_pau
 
 def test_the_pause_ends_with_the_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once one comes alone again, the next is not kept waiting."""
-    monkeypatch.setattr(core, "pause_s", lambda took_s: 0.2)
+    monkeypatch.setattr(GroupCommit, "pause_s", lambda group, took_s: 0.2)
 
     async def scenario() -> None:
         with serving() as service:
             run = Run(service)
             await run.crowd()
             await run.ask("alone")
-            monkeypatch.setattr(core, "pause_s", lambda took_s: 3600.0)
+            monkeypatch.setattr(GroupCommit, "pause_s", lambda group, took_s: 3600.0)
             assert [await run.ask(item) for item in ("x", "y")] == ["X", "Y"]
 
     play(scenario())
