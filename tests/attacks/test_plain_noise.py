@@ -7,13 +7,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
 from client_sdk.tensors import Tensors
 from simulation import simulate
 from simulation.learners import mnist_mlp
 from tests.attacks.imprint import HIDDEN, crafted, data_of, read_out
 from tests.attacks.test_near_models import DEVICES, data, flat, learner
+from tests.rotating import on_day
 
 NOISE, HARDLY = 2.0, 1e-6
 """Noise multipliers: epsilon 2.42 a round at delta 1e-6, and as good as none."""
@@ -42,7 +42,7 @@ def images_read(noise: float) -> tuple[int, int]:
     return read_out(first, after, private, HIDDEN), read_out(first, after, others, HIDDEN)
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_a_crafted_model_prints_no_image_into_a_sum_with_noise() -> None:
     own, others = images_read(HARDLY)
     assert (own >= 10, others) == (True, 0)
@@ -79,7 +79,7 @@ def told_apart(noise: float, victims: list[str]) -> list[int]:
     return places
 
 
-@pytest.mark.slow
+@on_day(1, of=2)
 def test_two_sums_that_differ_by_one_device_do_not_tell_which_with_noise() -> None:
     victims = [f"c{number:02}" for number in range(0, DEVICES, 8)]
     assert told_apart(HARDLY, victims) == [0] * len(victims)

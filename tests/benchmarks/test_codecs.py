@@ -8,10 +8,13 @@ import pytest
 from benchmarks import codecs as subject
 from client_sdk import codecs
 from client_sdk.codecs import Origin
-from tests.rotating import on_day
+from tests.rotating import on_day, taking_turns
+
+ENTROPY = [codec.name for codec in codecs.ENTROPY]
+"""They take seconds each."""
 
 
-@pytest.mark.parametrize("name", codecs.names())
+@pytest.mark.parametrize("name", [*(name for name in codecs.names() if name not in ENTROPY), *taking_turns(*ENTROPY)])
 def test_what_is_labelled_unbiased_is_so(name: str) -> None:
     """The squared error of a mean of n draws is the n-th part of one draw's, but for the rounding of float32."""
     values, codec, draws = np.random.default_rng(0).normal(size=600).astype(np.float32), codecs.get(name), 100

@@ -25,7 +25,7 @@ SEEN = {
     "simulated": {"simulated", "simulated-round"},
     "trouble": {"fallback", "datacenter", "standstill"},
 }
-TURNS = (("demo",), ("simulated", "trouble"))
+TURNS = (("demo",), ("simulated",), ("trouble",))
 """Those of one day, of the next, and so on."""
 FEWEST_COLOURS = 40
 """An empty page has fewer."""

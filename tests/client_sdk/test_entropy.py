@@ -20,6 +20,7 @@ from tests.rotating import taking_turns
 NAMES = [codec.name for codec in ENTROPY]
 ONE, TWO, FOUR = ENTROPY
 each = pytest.mark.parametrize("codec", ENTROPY, ids=NAMES)
+in_turns = pytest.mark.parametrize("codec", taking_turns(*ENTROPY), ids=NAMES)
 
 
 def decoded(codec: codecs.Codec, values: Any, **origin: Any) -> Any:
@@ -83,7 +84,7 @@ def test_unequal_variances_have_less_than_half_of_edens_error(
     assert error(decoded(codec, values), values) < error(decoded(eden, values), values) / 2
 
 
-@each
+@in_turns
 def test_the_mean_of_10000_draws_is_the_delta(codec: EntropyCoded) -> None:
     """10,000 runs of the same 64 values, each with a dither of its own, in one body. The squared error of the mean is
     the 10,000th part of one draw's; with a bias it would be more."""
@@ -97,7 +98,7 @@ def test_the_mean_of_10000_draws_is_the_delta(codec: EntropyCoded) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("codec", taking_turns(*ENTROPY), ids=NAMES)
+@in_turns
 def test_the_step_and_what_fits_are_no_bias(codec: EntropyCoded) -> None:
     """In whole bodies, each with a search of its own."""
     values, draws = KINDS["matrix"][:40, :40], 200
@@ -153,7 +154,7 @@ def test_the_bytes_and_what_they_mean_are_golden_in_another_process() -> None:
     assert found.split() == GOLDEN
 
 
-@each
+@in_turns
 def test_a_file_is_decoded_in_little_memory(codec: EntropyCoded, tmp_path: Path) -> None:
     path = tmp_path / "body"
     path.write_bytes(to_bytes(codec.encode({"w": normal(1500, 1000)}, Origin())))
@@ -232,7 +233,7 @@ def test_bytes_that_nobody_makes_are_refused(codec: EntropyCoded, place: Any, va
 
 
 @pytest.mark.slow
-@each
+@in_turns
 def test_any_other_bytes_are_refused_or_decoded_in_bounded_memory(codec: EntropyCoded) -> None:
     rng = np.random.default_rng(6)
     _model()

@@ -23,6 +23,7 @@ from client_sdk.update import Update, encode_update
 from coordinator.engine.aggregation.registry import RULES
 from coordinator.folding.validation import check
 from tests.coordinator.engine.story import plan
+from tests.rotating import on_day
 
 ONE, TWO, FOUR = EDEN
 ALL = [*EDEN, SIGN, *STOCHASTIC]
@@ -91,17 +92,21 @@ def test_the_levels_are_those_of_least_squared_error() -> None:
             assert level == pytest.approx((density[0] - density[1]) / (below[1] - below[0]), abs=2e-8)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("codec", "values"),
     [
-        (ONE, sparse(SHORTEST)),
-        (TWO, np.random.default_rng(3).standard_t(1.5, size=600).astype(np.float32)),
-        (FOUR, np.random.default_rng(4).normal(size=SHORTEST + 1).astype(np.float32)),
-        (STOCHASTIC[0], sparse(SHORTEST)),
-        (STOCHASTIC[1], np.random.default_rng(3).standard_t(1.5, size=600).astype(np.float32)),
-        (STOCHASTIC[2], np.random.default_rng(4).normal(size=SHORTEST + 1).astype(np.float32)),
-        (STOCHASTIC[3], np.linspace(-1, 2, SHORTEST, dtype=np.float32)),
+        pytest.param(codec, values, marks=on_day(n % 3, of=3))
+        for n, (codec, values) in enumerate(
+            [
+                (ONE, sparse(SHORTEST)),
+                (TWO, np.random.default_rng(3).standard_t(1.5, size=600).astype(np.float32)),
+                (FOUR, np.random.default_rng(4).normal(size=SHORTEST + 1).astype(np.float32)),
+                (STOCHASTIC[0], sparse(SHORTEST)),
+                (STOCHASTIC[1], np.random.default_rng(3).standard_t(1.5, size=600).astype(np.float32)),
+                (STOCHASTIC[2], np.random.default_rng(4).normal(size=SHORTEST + 1).astype(np.float32)),
+                (STOCHASTIC[3], np.linspace(-1, 2, SHORTEST, dtype=np.float32)),
+            ]
+        )
     ],
     ids=[
         *("eden1, sparse", "eden2, heavy tails", "eden4, dense"),

@@ -33,6 +33,7 @@ from tests.coordinator.service.test_rounds import until
 from tests.coordinator.service.test_tls import Pair, issue
 from tests.coordinator.store import postgres
 from tests.deploy.planted import Places, Secret
+from tests.rotating import on_day
 
 WHO = "planted-proof-of-a-platform-4f1d9a77"
 PASSWORD = "planted-database-password-b2e6"
@@ -325,7 +326,7 @@ def require_all_looked_into(places: Places) -> None:
     assert RUN.encode() in spans
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_no_secret_is_where_it_does_not_belong(tmp_path: Path) -> None:
     leaks, places = federation(tmp_path, f"sqlite:///{tmp_path / 'data' / 'quorate.sqlite3'}")
     assert leaks == []
@@ -333,7 +334,7 @@ def test_no_secret_is_where_it_does_not_belong(tmp_path: Path) -> None:
     assert any(name == "file quorate.sqlite3" for name, _ in places.found)
 
 
-@pytest.mark.slow
+@on_day(1, of=2)
 @pytest.mark.service
 @pytest.mark.skipif(POSTGRES is None, reason="no PostgreSQL here: scripts/debian.sh postgresql")
 def test_nor_with_postgresql_and_its_password_and_a_log_in_json(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from tests.coordinator.datacenter.agents import NAME, Command, agent, until, wri
 from tests.coordinator.service.conftest import Server
 from tests.deploy.planted import Places
 from tests.deploy.test_secrets import of_token
+from tests.rotating import on_day
 
 DEVICES = 3
 
@@ -38,7 +39,7 @@ def everybody(folder: Path, server: Server) -> dict[str, Command]:
     }
 
 
-@pytest.mark.slow
+@on_day(1, of=2)
 @pytest.mark.datacenter
 def test_an_enrolment_token_is_in_its_file_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     places, folder = Places(), tmp_path / "peers"
@@ -77,7 +78,7 @@ def test_an_enrolment_token_is_in_its_file_only(tmp_path: Path, monkeypatch: pyt
     assert {"file authority/device-token", "file quorate.sqlite3", "file quorate-device/record.json"} <= names
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_nor_in_a_group_or_the_demo(tmp_path: Path) -> None:
     """The demo's commands are shown to its user as they run, so its output is searched too."""
     rng, places = np.random.default_rng(0), Places()

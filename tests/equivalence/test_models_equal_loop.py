@@ -10,8 +10,9 @@ place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from simulation.engines import EngineName
 from simulation.virtual import secure_world
 from tests.coordinator.service.conftest import Server
 from tests.equivalence.test_deployed_functions import train_over_http
+from tests.rotating import DAY, on_day, taking_turns
 
 SIZES = (4, 7, 12)
 ROUNDS = 2
@@ -179,6 +181,13 @@ RULES: dict[str, dict[str, Any]] = {
 }
 
 
+def of_today(rules: Iterable[str]) -> list[Any]:
+    """Kinds with rules: every other one on each day, so that each kind and each rule is there; the others are soak
+    tests."""
+    cells = enumerate(product(KINDS, rules))
+    return [pytest.param(*cell, marks=[pytest.mark.soak] * ((n + DAY) % 2)) for n, cell in cells]
+
+
 # ------------------------------------------------------------ the loop
 
 
@@ -309,8 +318,7 @@ def checkpoints(history: History) -> list[Tensors]:
     return [history.checkpoint(version) for version in range(ROUNDS + 1)]
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "rule"), of_today(RULES))
 def test_simulated_rounds_equal_the_loop(kind: str, rule: str) -> None:
     chosen = KINDS[kind]
     asked = plan(chosen, RULES[rule])
@@ -339,7 +347,7 @@ def test_the_demos_bare_loop_is_this_one(name: str) -> None:
             assert np.abs(found[tensor].double().numpy() - wanted).max() < 2e-6, tensor
 
 
-@pytest.mark.parametrize("rule", ["clipped", "fedadam"])
+@pytest.mark.parametrize("rule", taking_turns("clipped", "fedadam"))
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_engine_of_processes_gives_the_same_bits(kind: str, rule: str) -> None:
     chosen = KINDS[kind]
@@ -350,8 +358,7 @@ def test_the_engine_of_processes_gives_the_same_bits(kind: str, rule: str) -> No
     assert [view.digest for _, view in sorted(one.items())] == [view.digest for _, view in sorted(other.items())]
 
 
-@pytest.mark.parametrize("rule", ["average", "rate", "fedavgm"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "rule"), of_today(["average", "rate", "fedavgm"]))
 def test_secure_rounds_equal_the_loop_within_their_rounding(
     kind: str, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -374,8 +381,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     running.stop()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "rule"), list(zip(KINDS, [*RULES][-len(KINDS) :], strict=True)))
+@pytest.mark.parametrize(
+    ("kind", "rule"),
+    [
+        pytest.param(*cell, marks=on_day(n % 2, of=2))
+        for n, cell in enumerate(zip(KINDS, [*RULES][-len(KINDS) :], strict=True))
+    ],
+)
 def test_deployed_rounds_equal_the_loop(server: Server, kind: str, rule: str) -> None:
     """A real coordinator, and a client for each device, over HTTP."""
     chosen, name = KINDS[kind], f"tests:{kind.replace(' ', '-')}"

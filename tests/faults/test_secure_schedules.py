@@ -22,6 +22,7 @@ from tests.explorer.secure.account import in_dispute
 from tests.explorer.secure.quick_crypto import HashSigner, quick_crypto
 from tests.explorer.shape import Shape, made_secure
 from tests.faults.test_explorer import SEED, failures
+from tests.rotating import taking_turns
 
 ROOT = Path(__file__).parents[2]
 REAL = 50
@@ -95,7 +96,7 @@ def broken_by(control: Literal["", "set-back", "twins"], seeds: Iterable[int]) -
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("control", ["set-back", "twins"])
+@pytest.mark.parametrize("control", taking_turns("set-back", "twins"))
 def test_control_shows_a_device_that_signs_twice(control: Literal["set-back", "twins"]) -> None:
     """No rule protects a device whose memory is set back, or that runs twice with copies of it: the check sees it."""
     assert "spent" in broken_by(control, (SHOWN[control], *range(120)))

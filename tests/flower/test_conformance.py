@@ -93,7 +93,7 @@ def test_numbers_are_those_of_flowers_own_simulation(
     assert last.keys() == {"rounds", "replies", "errors", "seconds"}
 
 
-@on_day(1, of=2)
+@on_day(1, of=4)
 def test_numbers_that_were_written_down_are_flowers(reference: dict[str, Any], tmp_path: Path) -> None:
     """Of another app each time; the soak tests compare all."""
     name = NAMES[DAY % len(NAMES)]

@@ -16,6 +16,7 @@ from coordinator.blobs import FileBlobs
 from coordinator.datafolder import BLOBS_FOLDER
 from coordinator.verify import verify
 from simulation import History, simulate
+from tests.rotating import taking_turns
 from tests.simulation.test_folder import opened
 from tests.simulation.test_simulate import digests
 
@@ -79,7 +80,7 @@ def test_a_clip_that_begins_100_times_too_high_or_too_low_ends_at_the_quantile(
     assert all(abs(np.log(after / before)) < 1.3 * rate for before, after in pairwise([first, *found]))
 
 
-@pytest.mark.parametrize("mechanism", ["tree", "blt", "distributed"])
+@pytest.mark.parametrize("mechanism", taking_turns("tree", "blt", "distributed"))
 def test_it_does_so_under_each_mechanism(mechanism: str) -> None:
     asked = plan(20.0, mechanism, rounds=16 if mechanism == "distributed" else 20)
     found = clips(play(asked))

@@ -32,7 +32,7 @@ from simulation.demo.setting import Setting
 from simulation.fleet.split import Split
 from simulation.fleet.trainer import FleetHabits
 from tests.coordinator.service.test_logging_in import LINK, with_page
-from tests.rotating import on_day, taking_turns
+from tests.rotating import on_day
 from tests.simulation import synthetic
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist.toml"
@@ -388,8 +388,9 @@ def at_work(folder: Path, data: Path) -> tuple[subprocess.Popen[str], list[psuti
     return process, family
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", taking_turns(signal.SIGINT, signal.SIGTERM))
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=on_day(0, of=3)), pytest.param(signal.SIGTERM, marks=on_day(1, of=3))]
+)
 def test_ctrl_c_ends_everything(folder: Path, data: Path, number: signal.Signals):
     process, family = at_work(folder, data)
     began = time.monotonic()
@@ -402,7 +403,7 @@ def test_ctrl_c_ends_everything(folder: Path, data: Path, number: signal.Signals
     assert alive == []
 
 
-@pytest.mark.slow
+@on_day(2, of=3)
 def test_a_killed_demo_leaves_nothing_behind(folder: Path, data: Path):
     process, family = at_work(folder, data)
     stuck = next(child for child in family if "serve" in child.cmdline())

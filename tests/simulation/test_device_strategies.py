@@ -20,7 +20,7 @@ from client_sdk.update import Update
 from coordinator.engine.aggregation.strategy import Strategy
 from coordinator.engine.plan_file import PlanError
 from simulation import Behaviour, ClientFailed, History, simulate
-from tests.rotating import taking_turns
+from tests.rotating import on_day, taking_turns
 from tests.simulation.test_selections import require_valid
 
 pytestmark = pytest.mark.whole
@@ -219,8 +219,10 @@ kept_by(sys.argv[2], Path(sys.argv[1]))
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", taking_turns("scaffold", "error-feedback"))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("scaffold", marks=on_day(1, of=4)), pytest.param("error-feedback", marks=on_day(3, of=4))],
+)
 def test_a_kill_in_the_middle_of_a_round_changes_no_bit(tmp_path: Path, name: str) -> None:
     killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "killed"), name], check=False)
     assert killed.returncode == -signal.SIGKILL
@@ -256,7 +258,7 @@ def personal(folder: Path | None) -> History:
     return simulate(asked, Quadratic(), parts, init=INIT, score_clients="all", folder=folder, progress=False)
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_a_kill_after_clients_were_scored_and_before_the_round_is_written_changes_no_score(tmp_path: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", SCORED, str(tmp_path / "killed")], check=False)
     assert killed.returncode == -signal.SIGKILL
@@ -399,7 +401,7 @@ def test_one_client_of_a_later_round_cannot_be_played_alone() -> None:
         simulate(plan(SCAFFOLD), Quadratic(), CLIENTS, init=INIT, only="a", round=2)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.5])
+@pytest.mark.parametrize("momentum", taking_turns(0.0, 0.5))
 def test_what_the_codec_leaves_out_comes_with_the_next_update(momentum: float) -> None:
     """Top-k by hand: of 20 values the two largest of what has gathered are sent."""
     size = 20

@@ -12,6 +12,7 @@ from client_sdk.protocol.devices import Task
 from coordinator.engine.plan import Plan
 from simulation import History, SimulationError, simulate
 from simulation.simulator.privacy_audit import audit
+from tests.rotating import taking_turns
 from tests.simulation.test_secure_rounds import INIT, D, both, clients, learner
 
 pytestmark = pytest.mark.whole
@@ -43,7 +44,7 @@ def test_masked_and_quantized_devices_add_the_same_noise(groups: int) -> None:
     assert "protects nobody" in history._store.runs()[0].origin
 
 
-@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("groups", taking_turns(1, 2))
 def test_the_noise_is_the_sum_of_all_shares_over_the_goal(groups: int) -> None:
     """The roster has 10 devices, of whom 7 must sign and 3 may collude: 4 of 10 have all of it. A group of 5: 2."""
     steps = []

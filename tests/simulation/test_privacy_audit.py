@@ -19,7 +19,7 @@ from coordinator.folding.noise import Noise, RoundSeed
 from coordinator.folding.validation import Bounds
 from simulation.simulator import privacy_audit
 from simulation.simulator.privacy_audit import _epsilon_of_gap, audit
-from tests.rotating import taking_turns
+from tests.rotating import on_day, taking_turns
 
 PLAN: dict[str, Any] = {
     "name": "private",
@@ -34,7 +34,7 @@ def played(**more: Any) -> privacy_audit.Audited:
     return audit(Plan.parse(PLAN), canaries=200, **more)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", taking_turns(0, 1))
 def test_of_sound_noise_it_finds_most_of_the_claim_and_no_more(seed: int) -> None:
     found = played(seed=seed)
     assert found.rounds == 4
@@ -43,8 +43,9 @@ def test_of_sound_noise_it_finds_most_of_the_claim_and_no_more(seed: int) -> Non
     assert 0.7 * found.claimed < found.estimate < 1.3 * found.claimed
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mechanism", taking_turns("tree", "blt"))
+@pytest.mark.parametrize(
+    "mechanism", [pytest.param(name, marks=on_day(2 * n, of=4)) for n, name in enumerate(("tree", "blt"))]
+)
 def test_of_sound_correlated_noise_it_finds_most_of_the_claim_and_no_more(mechanism: str) -> None:
     found = correlated(mechanism)
     assert (found.rounds, found.holds) == (8, True)
@@ -110,7 +111,11 @@ BROKEN = (
 )
 
 
-@pytest.mark.parametrize("break_it", BROKEN, ids=lambda broken: broken.__name__)
+@pytest.mark.parametrize(
+    "break_it",
+    [pytest.param(broken, marks=on_day(n % 2, of=2)) for n, broken in enumerate(BROKEN)],
+    ids=lambda broken: broken.__name__,
+)
 def test_a_broken_mechanism_gives_away_more_than_it_claims(break_it: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     break_it(monkeypatch)
     found = played()
@@ -118,10 +123,13 @@ def test_a_broken_mechanism_gives_away_more_than_it_claims(break_it: Any, monkey
     assert found.low > found.claimed
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "broken",
-    taking_turns((half_the_noise, "tree"), (half_the_noise, "blt"), (one_stream_for_all_rounds, "blt")),
+    [
+        pytest.param((half_the_noise, "tree"), marks=on_day(1, of=6)),
+        pytest.param((half_the_noise, "blt"), marks=on_day(3, of=6)),
+        pytest.param((one_stream_for_all_rounds, "blt"), marks=on_day(5, of=6)),
+    ],
 )
 def test_broken_correlated_noise_gives_away_more_than_it_claims(
     broken: tuple[Any, str], monkeypatch: pytest.MonkeyPatch

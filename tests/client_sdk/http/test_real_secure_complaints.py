@@ -23,7 +23,7 @@ from tests.client_sdk.http.operated import create, wait_for_end
 from tests.client_sdk.http.secure_clients import Network, SecureFleet
 from tests.client_sdk.http.test_real_secure_faults import DIMENSION, Drawn, logged, plan
 from tests.coordinator.service.conftest import Server
-from tests.rotating import taking_turns
+from tests.rotating import on_day
 
 pytestmark = [pytest.mark.slow, pytest.mark.service]
 
@@ -148,7 +148,9 @@ def played(
     return counted, set(stages)
 
 
-@pytest.mark.parametrize("answer", taking_turns("right", "wrong", "none"))
+@pytest.mark.parametrize(
+    "answer", [pytest.param(answer, marks=on_day(n, of=5)) for n, answer in enumerate(("right", "wrong", "none"))]
+)
 def test_a_lying_dealer_shuts_nobody_out(
     real: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:
@@ -161,6 +163,7 @@ def test_a_lying_dealer_shuts_nobody_out(
     assert {slot for slot, stage in stages if stage == "complain"} == {VICTIM}
 
 
+@on_day(3, of=5)
 def test_a_false_accuser_costs_nobody_its_part(real: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counted, stages = played(real, tmp_path, lambda fleet: accuses(monkeypatch, fleet))
     assert counted == [set(range(N))] * ROUNDS
@@ -168,6 +171,7 @@ def test_a_false_accuser_costs_nobody_its_part(real: Server, tmp_path: Path, mon
     assert {slot for slot, stage in stages if stage == "complain"} == {LIAR}
 
 
+@on_day(4, of=5)
 def test_a_coordinator_that_is_killed_while_a_complaint_is_open_goes_on_with_it(
     real: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

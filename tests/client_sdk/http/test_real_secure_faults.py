@@ -26,6 +26,7 @@ from tests.client_sdk.http.operated import create, model_of, wait_for_end
 from tests.client_sdk.http.secure_clients import LEARNER, Network, SecureFleet
 from tests.client_sdk.secagg.lanes_of_sums import mean_of_sum
 from tests.coordinator.service.conftest import Server
+from tests.rotating import on_day
 
 pytestmark = [pytest.mark.slow, pytest.mark.service]
 
@@ -147,6 +148,7 @@ def require_exact(server: Server, run: str, fleet: SecureFleet, slots: list[int]
     assert committed.tobytes() == mean.astype(np.float32).tobytes()
 
 
+@on_day(0, of=2)
 def test_one_vanishes_in_each_exchange_one_is_late_and_one_complains_of_a_liar(
     real: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,7 @@ from tests.client_sdk.http.secure_clients import LEARNER, SecureFleet
 from tests.coordinator.secure.world import STAGES
 from tests.coordinator.service.conftest import Server
 from tests.ports import free_port
-from tests.rotating import taking_turns
+from tests.rotating import on_day, taking_turns
 
 pytestmark = pytest.mark.slow
 
@@ -97,6 +97,7 @@ def test_two_rounds_of_clients_are_summed_and_nothing_clear_is_left_anywhere(rea
     assert len({PLAN["task"].get("seed", 0), *seeds}) == 1 + DEVICES * ROUNDS
 
 
+@on_day(1, of=2)
 def test_repro_a_run_whose_work_the_owners_refuse_waits_and_says_why_once(real: Server, tmp_path: Path) -> None:
     """Its devices withdrew and were drawn again, round after round. The same devices take the same model in a plan of
     another batch, and other devices wake the run that waits."""
@@ -148,6 +149,7 @@ def names_in(found: Any) -> set[str]:
     return set().union(*map(names_in, found)) if isinstance(found, list) else set()
 
 
+@on_day(0, of=2)
 def test_of_size_metrics_and_times_no_byte_leaves_a_device_of_secure_rounds_only(real: Server, tmp_path: Path) -> None:
     sent: list[httpx2.Request] = []
     run = create(real, PLAN, {"marks": np.zeros((DEVICES, ROUNDS), np.float32)})
@@ -187,6 +189,7 @@ def test_of_size_metrics_and_times_no_byte_leaves_a_device_of_secure_rounds_only
     assert [len(lengths[stage]) for stage in ("advertise", "mask")] == [1, 1], "as long whatever the data"
 
 
+@on_day(1, of=2)
 def test_repro_after_its_first_secure_round_a_device_says_its_size_no_more(real: Server, tmp_path: Path) -> None:
     """Its data goes in clear for no learner then, so that nobody needs to know; it said its exact size for ever."""
     sent: list[httpx2.Request] = []
@@ -225,6 +228,7 @@ def test_a_client_that_is_stopped_in_an_exchange_goes_on_with_the_same_attempt(
     assert (view.version, fleet.learners[2].trainings) == (ROUNDS, ROUNDS)
 
 
+@on_day(0, of=2)
 def test_a_client_that_vanishes_costs_no_round(real: Server, tmp_path: Path) -> None:
     run, fleet = begun(real, tmp_path / "devices")
     try:
@@ -248,6 +252,7 @@ class Hold(httpx2.BaseTransport):
         return self._inner.handle_request(request)
 
 
+@on_day(0, of=2)
 def test_repro_an_exchange_has_its_time_again_after_an_outage(tmp_path: Path) -> None:
     """A coordinator was killed while a list was made, and was away for longer than an exchange lasts: it ended the
     exchange when it was there again, before a device could come back."""
@@ -293,6 +298,7 @@ class Pull:
         return Update({"w": now - model["w"]}, 10, work=Work(steps=4, steps_planned=4), model=Manifest.of(model))
 
 
+@on_day(1, of=2)
 def test_scaffold_under_masks_keeps_what_belongs_to_updates_in_sums_also_of_a_client_that_was_stopped(
     real: Server, tmp_path: Path
 ) -> None:

@@ -1,5 +1,5 @@
-"""A coordinator that cheats at random, with as many colluders as a roster withstands: hundreds of sessions, others in
-each run.
+"""A coordinator that cheats at random, with as many colluders as a roster withstands: hundreds of sessions in three
+days, others in each run.
 
 After each session the oracles (``oracle``) look at everything that honest devices ever said, over all headers, attempts
 and views: shares by advertisement, signatures by checkpoint digest, and what linear algebra makes of the vectors. The
@@ -30,6 +30,7 @@ from tests.client_sdk.secagg.lax import (
     SignsAgain,
     relax,
 )
+from tests.rotating import on_day
 
 SMALL = [(3, 1), (3, 2), (4, 1), (3, 3), (5, 2), (5, 3), (5, 4)]
 LARGE = [(7, 5), (9, 3), (11, 7), (13, 6), (13, 7)]
@@ -57,7 +58,7 @@ def ring(rule: GraphRule, seed: int) -> Cheater:
     return cheater(9, 1, seed, rule, 9) if rule is RING_10 else cheater(19, 1, seed, rule, 17)
 
 
-@pytest.mark.slow
+@on_day(0, of=3)
 @pytest.mark.timeout(1800)
 @settings(max_examples=many(150), derandomize=False, database=None)
 @given(size=st.sampled_from(SMALL), steps=st.integers(20, 120), seed=st.integers(0, 2**48))
@@ -65,7 +66,7 @@ def test_no_random_cheat_breaks_devices(size: tuple[int, int], steps: int, seed:
     assert cheater(*size, seed).play(steps).verdict() == {}
 
 
-@pytest.mark.slow
+@on_day(1, of=3)
 @pytest.mark.timeout(1800)
 @settings(max_examples=many(20), derandomize=False, database=None)
 @given(size=st.sampled_from(LARGE), steps=st.integers(100, 300), seed=st.integers(0, 2**48))
@@ -73,7 +74,7 @@ def test_no_random_cheat_breaks_devices_in_larger_rosters(size: tuple[int, int],
     assert cheater(*size, seed).play(steps).verdict() == {}
 
 
-@pytest.mark.slow
+@on_day(2, of=3)
 @pytest.mark.timeout(1800)
 @settings(max_examples=many(40), derandomize=False, database=None)
 @given(rule=st.sampled_from([RING_10, RING_10, RING_20]), steps=st.integers(60, 250), seed=st.integers(0, 2**48))

@@ -28,6 +28,7 @@ from coordinator.datacenter.training import GlobalOrder, train
 from coordinator.engine.plan import Plan
 from tests.coordinator.datacenter.models import batchnorm, examples, learner_of, plain, slow
 from tests.coordinator.test_blocks import flip
+from tests.rotating import on_day
 
 SLOW = "tests.coordinator.datacenter.models:slow"
 
@@ -272,7 +273,7 @@ def test_a_checkpoint_that_is_damaged_after_it_was_received_is_not_trained_from(
         work.train(lease({"steps": 1}))
 
 
-@pytest.mark.slow
+@on_day(1, of=2)
 @pytest.mark.datacenter
 def test_a_stopped_round_goes_on_from_its_saved_step_and_ends_as_if_it_had_not(tmp_path: Path) -> None:
     given, work = lease(), Work(tmp_path)
@@ -300,7 +301,7 @@ def test_a_round_that_cannot_be_trained_says_why(tmp_path: Path) -> None:
     assert ranks() == []
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 @pytest.mark.datacenter
 def test_a_killed_torchrun_takes_its_ranks_along_and_the_job_ends_equal(tmp_path: Path) -> None:
     work, left = Work(tmp_path), []

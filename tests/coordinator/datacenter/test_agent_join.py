@@ -85,7 +85,7 @@ def test_errors_are_one_sentence(
     assert sentence in refusal(capsys, *options)
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_a_worker_that_is_not_certified_or_was_revoked_is_refused(
     place: Path, server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,7 +108,7 @@ def test_an_authority_or_coordinator_that_does_not_answer_ends_it_with_a_sentenc
     )
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 @pytest.mark.datacenter
 def test_what_this_machine_lacks_is_reported_before_it_polls(
     place: Path, server: Server, capsys: pytest.CaptureFixture[str]
@@ -128,7 +128,7 @@ def test_what_this_machine_lacks_is_reported_before_it_polls(
         assert "A GPU was asked for, and torch finds none" in refusal(capsys, *usual, "--device", "cuda")
 
 
-@on_day(0, of=2)
+@on_day(1, of=4)
 @pytest.mark.datacenter
 def test_a_stopped_agent_gives_its_round_back_and_a_lost_round_is_no_longer_trained(
     place: Path, server: Server, monkeypatch: pytest.MonkeyPatch
@@ -171,7 +171,7 @@ def test_a_stopped_agent_gives_its_round_back_and_a_lost_round_is_no_longer_trai
             command.end()
 
 
-@on_day(1, of=2)
+@on_day(3, of=4)
 @pytest.mark.datacenter
 def test_an_agent_that_wakes_up_after_its_lease_has_gone_to_another_changes_nothing(
     place: Path, server: Server, monkeypatch: pytest.MonkeyPatch

@@ -21,6 +21,7 @@ from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.training import train
 from tests.coordinator.datacenter import models
 from tests.coordinator.datacenter.ranks import Group, attempt, together
+from tests.rotating import on_day
 
 pytestmark = [pytest.mark.datacenter, pytest.mark.slow]
 
@@ -74,6 +75,7 @@ def means() -> list[dict[str, Any]]:
     return together(2, exchanged)
 
 
+@on_day(0, of=2)
 @pytest.mark.parametrize("bits", [1, 2])
 def test_a_small_row_gets_no_step_as_long_as_a_large_one(bits: int) -> None:
     longest = means()[0][f"rows in {bits}"]
@@ -81,6 +83,7 @@ def test_a_small_row_gets_no_step_as_long_as_a_large_one(bits: int) -> None:
     assert longest[1::2].max() < 1e-5
 
 
+@on_day(0, of=2)
 @pytest.mark.parametrize("name", COMPRESSORS)
 def test_what_a_step_leaves_out_comes_with_the_next_ones(name: str) -> None:
     wanted = {one: (of_rank(0)[one] + of_rank(1)[one]).numpy() / 2 for one in SHAPES}
@@ -167,6 +170,7 @@ def plainly() -> float:
     return float(train(LEARNER, LEARNER.initial(1), models.examples(), recipe("none"))[1].loss)
 
 
+@on_day(1, of=2)
 @pytest.mark.parametrize("name", NAMES)
 def test_training_comes_nearly_as_far_with_fewer_bytes(name: str) -> None:
     (model, report), (other, _) = (ranks[name] for ranks in trainings()[0])
@@ -176,6 +180,7 @@ def test_training_comes_nearly_as_far_with_fewer_bytes(name: str) -> None:
     assert report.gradient_bytes < 0.6 * report.steps * values * 8
 
 
+@on_day(1, of=2)
 @pytest.mark.parametrize("name", NAMES)
 def test_going_on_gives_the_bits_of_never_stopping(name: str) -> None:
     for ranks in trainings()[0]:
@@ -184,11 +189,13 @@ def test_going_on_gives_the_bits_of_never_stopping(name: str) -> None:
         assert all(np.array_equal(wanted[one], found[one]) for one in wanted)
 
 
+@on_day(1, of=2)
 def test_another_number_of_processes_shares_out_what_was_not_sent_and_says_so() -> None:
     said = trainings()[1][0]
     assert said == [f"{name}: What 2 processes had not sent yet is shared out over 3." for name in NAMES]
 
 
+@on_day(1, of=2)
 @pytest.mark.parametrize("name", NAMES)
 def test_what_ranks_tell_each_other_is_not_compressed(name: str) -> None:
     first, second = trainings()[0]
@@ -199,6 +206,7 @@ def test_what_ranks_tell_each_other_is_not_compressed(name: str) -> None:
     assert first[f"{name} raise"][0] == second[f"{name} nan"][0] == "RankFailed"
 
 
+@on_day(1, of=2)
 def test_sparse_gradients_are_refused() -> None:
     assert trainings()[0][0]["sparse"][1].startswith("An embedding with sparse gradients cannot be compressed")
 

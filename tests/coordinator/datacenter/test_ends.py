@@ -21,7 +21,7 @@ from coordinator.datacenter.spec import JobSpec
 from coordinator.datacenter.training import train
 from tests.coordinator.datacenter.models import examples, slow
 from tests.coordinator.datacenter.ranks import Group, together
-from tests.rotating import taking_turns
+from tests.rotating import on_day, taking_turns
 
 pytestmark = [pytest.mark.datacenter, pytest.mark.slow]
 
@@ -85,7 +85,9 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data.npz"
 
 
-@pytest.mark.parametrize("case", taking_turns("reading", "finishing"))
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=on_day(3 * n, of=6)) for n, case in enumerate(("reading", "finishing"))]
+)
 def test_a_rank_killed_while_steps_are_saved_or_read_is_started_again_to_equal_weights(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
@@ -139,7 +141,7 @@ learner = replace(slow(), loss=standing)
 """
 
 
-@pytest.mark.parametrize("nproc", taking_turns(1, 2))
+@pytest.mark.parametrize("nproc", [pytest.param(n, marks=on_day(3 * n - 2, of=6)) for n in (1, 2)])
 def test_where_all_processes_stand_still_the_launcher_notices(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, nproc: int
 ) -> None:
@@ -166,6 +168,7 @@ def test_where_all_processes_stand_still_the_launcher_notices(
     assert time.monotonic() - began > 10
 
 
+@on_day(2, of=3)
 def test_a_torchrun_that_stands_still_while_a_rank_dies_does_not_keep_the_job(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

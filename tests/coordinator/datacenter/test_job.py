@@ -99,7 +99,7 @@ def kill_and_look_away() -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("shard", ["none", *taking_turns("optimizer", "gradients", "full")])
+@pytest.mark.parametrize("shard", taking_turns("none", "optimizer", "gradients", "full"))
 def test_a_killed_rank_ends_in_equal_weights(spec: JobSpec, expected: Tensors, shard: str) -> None:
     """Also where the launcher is slow to hear of it: it once took the next group for the broken one, and killed it; and
     the next group once read the dead one's addresses, and hung."""
@@ -162,6 +162,7 @@ def test_a_torchrun_that_dies_while_a_rank_stands_still_does_not_keep_the_job(sp
     assert bits(from_bytes((spec.out or Path()).read_bytes())) == bits(expected)
 
 
+@on_day(0, of=2)
 def test_a_stopped_job_goes_on_from_the_last_whole_step_with_fewer_processes(spec: JobSpec) -> None:
     steady = spec.model_copy(update={"learner": "tests.coordinator.datacenter.models:steady"})
     stop = threading.Event()
@@ -186,6 +187,7 @@ def test_a_stopped_job_goes_on_from_the_last_whole_step_with_fewer_processes(spe
     assert largest_difference(model, undisturbed) <= 1e-10
 
 
+@on_day(1, of=2)
 def test_the_processes_end_with_their_launcher(spec: JobSpec, tmp_path: Path) -> None:
     (tmp_path / "spec.json").write_text(spec.model_dump_json())
     program = (

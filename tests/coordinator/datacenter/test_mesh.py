@@ -29,7 +29,7 @@ from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.training import train
 from tests.coordinator.datacenter import models
 from tests.coordinator.datacenter.ranks import Group, attempt, together
-from tests.rotating import on_day
+from tests.rotating import on_day, taking_turns
 
 pytestmark = [pytest.mark.datacenter]
 
@@ -375,7 +375,7 @@ def going_on(group: Group, fields: dict[str, Any], folder: Path, steps: int) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", TROUBLE)
+@pytest.mark.parametrize("strategy", taking_turns(*TROUBLE))
 def test_one_rank_says_what_went_wrong_in_a_step(strategy: str) -> None:
     first, second = troubles(strategy)[0]
     assert first["not finite"][0] == "Diverged"
@@ -387,7 +387,7 @@ def test_one_rank_says_what_went_wrong_in_a_step(strategy: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", TROUBLE)
+@pytest.mark.parametrize("strategy", taking_turns(*TROUBLE))
 def test_saved_steps_go_on_with_any_mesh(strategy: str) -> None:
     wanted, _ = train(LEARNER, LEARNER.initial(1), models.examples(), Recipe(**{**BASE, "optimizer": "sgd"}))
     ranks, others, (model, report) = troubles(strategy)
@@ -416,7 +416,7 @@ def hung(group: Group, fields: dict[str, Any]) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", TROUBLE)
+@pytest.mark.parametrize("strategy", taking_turns(*reversed(TROUBLE)))
 def test_a_stage_that_hangs_is_noticed_after_the_time_of_the_group(strategy: str) -> None:
     (kind, text), after = together(2, hung, TROUBLE[strategy], hang_s=12)[0]
     assert kind == "GroupLost"

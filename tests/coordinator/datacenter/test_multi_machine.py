@@ -129,7 +129,7 @@ def place(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> It
     made.operator.close()
 
 
-@on_day(0, of=2)
+@on_day(0, of=4)
 def test_two_machines_equal_one_with_as_many_processes_also_where_the_follower_is_killed(
     place: Place, expected: bytes
 ) -> None:
@@ -161,7 +161,7 @@ def test_two_machines_equal_one_with_as_many_processes_also_where_the_follower_i
     assert not list((place.folder / "worker" / "machines").glob("*.json"))
 
 
-@on_day(1, of=2)
+@on_day(1, of=4)
 def test_a_killed_leader_takes_its_round_up_again_with_the_follower(place: Place, expected: bytes) -> None:
     hold_at(place.folder, STEPS // 2)
     follower, leader = place.follower(), place.leader()
@@ -198,6 +198,7 @@ def test_a_follower_that_stays_away_costs_the_lease_and_what_fits_the_rest_is_tr
     assert place.ended(alone).status == "committed"
 
 
+@on_day(1, of=2)
 def test_an_error_of_a_follower_alone_is_reported_and_ends_the_round(place: Place) -> None:
     """Its copy of the data has as many examples, and other labels: too many for the model."""
     write_data(place.folder / "other.npz", 50, seed=1, labels=9)
@@ -212,6 +213,7 @@ def test_an_error_of_a_follower_alone_is_reported_and_ends_the_round(place: Plac
     assert leader.process.poll() is None
 
 
+@on_day(0, of=2)
 def test_a_machine_that_does_not_fit_is_left_out_with_a_sentence(place: Place) -> None:
     """The other reasons: tests/coordinator/datacenter/test_machines.py."""
     write_data(place.folder / "more.npz", 60, seed=1)
@@ -220,7 +222,7 @@ def test_a_machine_that_does_not_fit_is_left_out_with_a_sentence(place: Place) -
     assert found == "Machine 1 is left out: its 'proxy2' has 50 examples, and this machine's has 60."
 
 
-@on_day(1, of=2)
+@on_day(3, of=4)
 def test_an_endpoint_that_another_program_has_is_named(place: Place) -> None:
     host, _, port = place.endpoint.rpartition(":")
     with socket.socket() as other:
@@ -234,7 +236,7 @@ def test_an_endpoint_that_another_program_has_is_named(place: Place) -> None:
     assert "failed to listen" in view.reason
 
 
-@on_day(0, of=2)
+@on_day(2, of=4)
 @pytest.mark.timeout(600)
 def test_two_torchruns_by_hand_start_again_together_where_a_rank_is_killed(place: Place, expected: bytes) -> None:
     """Only one of them counts that as a restart of its own; the ranks once waited for each other until their patience

@@ -29,6 +29,7 @@ from coordinator.datacenter.spec import JobSpec, whole_steps
 from coordinator.datacenter.training import Report, train
 from tests.coordinator.datacenter import models
 from tests.coordinator.datacenter.ranks import Group, attempt, together
+from tests.rotating import on_day
 
 pytestmark = [pytest.mark.datacenter]
 
@@ -281,7 +282,7 @@ def loss_of(name: str, model: Tensors) -> float:
     return RULES[name][0].evaluate(model, models.examples(400)).metrics["loss"]
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 @pytest.mark.parametrize("name", RULES)
 def test_the_loss_after_as_many_examples_is_that_of_one_process_or_near_it(name: str) -> None:
     wanted = alone(name)[1]
@@ -298,7 +299,7 @@ def test_the_loss_after_as_many_examples_is_that_of_one_process_or_near_it(name:
     assert sum(staleness) == {"backup": 180}.get(name, 240)
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_a_slow_worker_slows_nobody_where_one_is_spare() -> None:
     """It takes 0.1 s a step: 6 s for all. Without it the others are done long before."""
     found = by_rule()[0]
@@ -307,7 +308,7 @@ def test_a_slow_worker_slows_nobody_where_one_is_spare() -> None:
     assert found["backup"][1].examples_seen < found["no backup"][1].examples_seen
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 @pytest.mark.parametrize("name", ["asynchronous, two servers", "backup"])
 def test_what_goes_wrong_on_one_rank_is_known_to_all_at_their_next_exchange(name: str) -> None:
     ranks = by_rule()
@@ -321,7 +322,7 @@ def test_what_goes_wrong_on_one_rank_is_known_to_all_at_their_next_exchange(name
         assert all(re.search(words, one[1]) and "\n" not in one[1] for one in found)
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 @pytest.mark.parametrize(
     ("case", "words"),
     [
@@ -338,7 +339,7 @@ def test_one_rank_says_what_is_refused(case: str, words: str) -> None:
     assert by_rule()[0]["still good"][1].steps == 60
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 @pytest.mark.parametrize("name", ["asynchronous, two servers", "backup"])
 def test_asynchronous_training_goes_on_from_its_saved_steps(name: str) -> None:
     for rank in by_rule():
@@ -358,8 +359,10 @@ def leaf(rank: str) -> psutil.Process:
     raise AssertionError(f"no process is rank {rank}")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("victim", "restarts"), [("2", 0), ("0", 1)])
+@pytest.mark.parametrize(
+    ("victim", "restarts"),
+    [pytest.param("2", 0, marks=on_day(1, of=4)), pytest.param("0", 1, marks=on_day(3, of=4))],
+)
 def test_a_dead_worker_stops_nobody_and_a_dead_server_starts_the_job_again(
     tmp_path: Path, victim: str, restarts: int
 ) -> None:

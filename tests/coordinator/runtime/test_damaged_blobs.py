@@ -29,6 +29,7 @@ from tests.coordinator.served import RUN, Phone, Served
 from tests.coordinator.service.wire import kind
 from tests.coordinator.test_blocks import file_of, flip
 from tests.coordinator.world import World
+from tests.rotating import on_day
 
 
 @pytest.fixture
@@ -339,8 +340,13 @@ def test_a_device_that_sends_a_damaged_update_again_repairs_it(world: World) -> 
     world.require({1: [a, b, c]})
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("plan", [{}, {"aggregation": ADAM}], ids=["plain", "adam"])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        pytest.param({}, id="plain", marks=on_day(0, of=3)),
+        pytest.param({"aggregation": ADAM}, id="adam", marks=on_day(1, of=3)),
+    ],
+)
 def test_of_a_hundred_flipped_bits_none_gives_a_wrong_model_and_each_is_named_before_use(
     tmp_path: Path, plan: dict[str, Any]
 ) -> None:
@@ -406,7 +412,7 @@ class Patient(Served):
         return kind(answer) != "busy" and super()._refused(phone, answer)
 
 
-@pytest.mark.slow
+@on_day(2, of=3)
 def test_of_flipped_bits_in_secure_rounds_none_gives_a_wrong_model_and_each_is_named_before_use(
     tmp_path: Path,
 ) -> None:

@@ -18,7 +18,7 @@ from coordinator.folding.noise import RoundSeed
 from coordinator.runtime import actions, records
 from coordinator.runtime.actions import Actions
 from tests.coordinator.runtime.private_schedules import Broken, Schedule, What, schedules
-from tests.rotating import DAY
+from tests.rotating import DAY, on_day
 
 
 def test_a_schedule_without_a_death_is_sound() -> None:
@@ -123,8 +123,11 @@ BUGS: dict[Patch, What] = {
 """Bug -> what follows the death that shows it."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__.replace("_", "-"))
+@pytest.mark.parametrize(
+    "bug",
+    [pytest.param(bug, marks=on_day(n % 2, of=2)) for n, bug in enumerate(BUGS)],
+    ids=lambda bug: bug.__name__.replace("_", "-"),
+)
 def test_a_seeded_bug_of_private_rounds_is_found(bug: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     bug(monkeypatch)
     with pytest.raises(Broken):

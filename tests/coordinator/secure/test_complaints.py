@@ -17,7 +17,7 @@ from tests.client_sdk.secagg.test_complaints import dealt, false_complaint
 from tests.coordinator.secure.liars import accuses, deals_garbage_to, nothing, right, wrong
 from tests.coordinator.secure.test_rounds import PARTS, RING, assert_committed
 from tests.coordinator.secure.world import World
-from tests.rotating import taking_turns
+from tests.rotating import on_day, taking_turns
 
 LIAR, VICTIM = 1, 4
 
@@ -74,8 +74,9 @@ def test_where_too_few_hold_its_pair_a_fresh_attempt_goes_without_the_dealer_and
     assert_committed(world)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("answer", taking_turns(right, nothing))
+@pytest.mark.parametrize(
+    "answer", [pytest.param(right, marks=on_day(0, of=3)), pytest.param(nothing, marks=on_day(1, of=3))]
+)
 def test_a_dealer_that_lies_to_a_hundred_holders_shuts_out_nobody_either(answer: Any) -> None:
     """Too few hold its pairs: where it is out, a fresh attempt goes without it."""
     n, victims = 104, set(range(4, 104))
@@ -172,7 +173,7 @@ def test_what_is_altered_between_two_honest_devices_opens_nothing_and_accuses_no
             assert any("altered on the way" in refusal for refusal in world.phones[dealer].refusals)
 
 
-@pytest.mark.slow
+@on_day(2, of=3)
 def test_a_hundred_rows_of_one_dealer_altered_on_the_way_open_nothing_and_accuse_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
