@@ -22,7 +22,7 @@ topk              the largest of what has piled up, after momentum (Lin et al. 2
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -56,11 +56,13 @@ class Compressor(ABC):
         dist.all_reduce(tensor)
         return tensor.div_(self.group.world)
 
-    def _gathered(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        self.sent += tensor.numel() * tensor.element_size()
-        found = [torch.empty_like(tensor) for _ in range(self.group.world)]
-        dist.all_gather(found, tensor)
-        return found
+    def _gathered(self, vectors: Sequence[torch.Tensor]) -> Iterator[tuple[torch.Tensor, ...]]:
+        """Of each vector: what each rank has there. In one message."""
+        flat, sizes = torch.cat(list(vectors)), [len(one) for one in vectors]
+        self.sent += flat.numel() * flat.element_size()
+        found = [torch.empty_like(flat) for _ in range(self.group.world)]
+        dist.all_gather(found, flat)
+        return zip(*(one.split(sizes) for one in found), strict=True)
 
     def _with_error(self, name: Name, gradient: torch.Tensor) -> torch.Tensor:
         """The gradient and what earlier steps have left out of it."""
@@ -134,16 +136,23 @@ class TopK(Compressor):
         self._density, self._momentum = density, momentum
 
     def mean(self, gradients: Mapping[Name, torch.Tensor]) -> None:
+        chosen = {}
         for name, one in gradients.items():
             fast = self.kept.get(f"momentum {name}", torch.zeros_like(one)).mul_(self._momentum).add_(one)
             piled = self._with_error(name, fast).reshape(-1)
             count = max(1, round(piled.numel() * self._density))
-            places = piled.abs().topk(count).indices
+            chosen[name] = fast, piled, piled.abs().topk(count).indices
+        kind = torch.int32 if max(one.numel() for one in gradients.values()) < 2**31 else torch.int64
+        of_all = zip(
+            self._gathered([places.to(kind) for _, _, places in chosen.values()]),
+            self._gathered([piled[places] for _, piled, places in chosen.values()]),
+            strict=True,
+        )
+        for (name, one), (there, values) in zip(gradients.items(), of_all, strict=True):
+            fast, piled, places = chosen[name]
             total = torch.zeros_like(piled)
-            kind = torch.int32 if piled.numel() < 2**31 else torch.int64
-            of_all = zip(self._gathered(places.to(kind)), self._gathered(piled[places]), strict=True)
-            for there, values in of_all:
-                total.index_add_(0, there.long(), values)
+            for theirs, value in zip(there, values, strict=True):
+                total.index_add_(0, theirs.long(), value)
             piled[places] = 0
             fast.view(-1)[places] = 0
             self.kept[name], self.kept[f"momentum {name}"] = piled.reshape(one.shape), fast
@@ -160,16 +169,24 @@ class Bits(Compressor):
         self._bits = bits
 
     def mean(self, gradients: Mapping[Name, torch.Tensor]) -> None:
+        said = {}
         for name, one in gradients.items():
             piled = _rows(self._with_error(name, one))
             size = piled.abs()
             chosen = size >= (0 if self._bits == 1 else size.mean(1, keepdim=True))
             scale = (size * chosen).sum(1) / chosen.sum(1).clamp(min=1)
             codes = [piled >= 0] if self._bits == 1 else [piled >= 0, chosen]
-            packed = torch.cat([_packed(code.reshape(-1)) for code in codes])
+            said[name] = piled, torch.cat([_packed(code.reshape(-1)) for code in codes]), scale
+        of_all = zip(
+            self._gathered([packed for _, packed, _ in said.values()]),
+            self._gathered([scale for _, _, scale in said.values()]),
+            strict=True,
+        )
+        for (name, one), (there, factors) in zip(gradients.items(), of_all, strict=True):
+            piled, packed, scale = said[name]
             total = torch.zeros_like(piled)
-            for parts, factor in zip(self._gathered(packed), self._gathered(scale), strict=True):
-                total += _signs(parts, piled, self._bits, factor)
+            for theirs, factor in zip(there, factors, strict=True):
+                total += _signs(theirs, piled, self._bits, factor)
             self.kept[name] = (piled - _signs(packed, piled, self._bits, scale)).reshape(one.shape)
             one.copy_(total.div_(self.group.world).reshape(one.shape))
 

@@ -26,23 +26,20 @@ from tests.rotating import on_day, taking_turns
 
 pytestmark = [pytest.mark.datacenter, pytest.mark.slow]
 
-TURNS, PARTS = 8, 6
+TURNS = 8
 PLAIN = "uneven batch"
 
 
 @dataclass(frozen=True)
 class Play:
-    """Cells that one group of so many ranks plays: all, those of some strategies (``part``), or an eighth
-    (``turn``)."""
+    """Cells that one group of so many ranks plays: all, or an eighth (``turn``)."""
 
     world: int
     turn: int | None = None
-    part: int | None = None
 
     @property
     def cells(self) -> list[tuple[str, str]]:
         names = [name for name, one in STRATEGIES.items() if self.world in one.worlds]
-        names = names if self.part is None else names[self.part :: PARTS]
         found = [(name, case) for name in names for case in CASES]
         return found if self.turn is None else found[self.turn :: TURNS]
 
@@ -116,16 +113,9 @@ def check(strategy: str, case: str, found: list[Any], wanted: tuple[Tensors, Rep
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("strategy", "case", "part"),
-    [
-        pytest.param(*cell, part, marks=on_day(part % 3, of=3))
-        for part in range(PARTS)
-        for cell in Play(2, part=part).cells
-    ],
-)
-def test_a_strategy_gives_what_the_table_says(strategy: str, case: str, part: int) -> None:
-    found = [cells[strategy, case] for cells in by_ranks(Play(2, part=part))]
+@pytest.mark.parametrize(("strategy", "case"), Play(2).cells)
+def test_a_strategy_gives_what_the_table_says(strategy: str, case: str) -> None:
+    found = [cells[strategy, case] for cells in by_ranks(Play(2))]
     check(strategy, case, found, alone(strategy, case))
 
 
