@@ -12,14 +12,14 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -55,16 +55,11 @@ def sgd(weights: Any, recipe: Recipe) -> torch.optim.Optimizer:
     return torch.optim.SGD(weights, lr=recipe.learning_rate, momentum=recipe.momentum)
 
 
-def ddp(module: nn.Module, group: Group, recipe: Recipe, hook: Any = None, state: Any = None) -> tuple[Forward, Move]:
+def ddp(module: nn.Module, group: Group, recipe: Recipe, hook: Any = None) -> tuple[Forward, Move]:
     wrapped = DistributedDataParallel(module, gradient_as_bucket_view=True)
     if hook is not None:
-        wrapped.register_comm_hook(state, hook)
+        wrapped.register_comm_hook(None, hook)
     return wrapped, sgd(module.parameters(), recipe).step
-
-
-def power_sgd(module: nn.Module, group: Group, recipe: Recipe) -> tuple[Forward, Move]:
-    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=recipe.compress_rank, start_powerSGD_iter=2)
-    return ddp(module, group, recipe, powerSGD_hook.powerSGD_hook, state)
 
 
 def zero_1(module: nn.Module, group: Group, recipe: Recipe) -> tuple[Forward, Move]:
@@ -152,7 +147,7 @@ WAYS = {
     "sync_every": Way({"sync_every": SYNC_EVERY}, averaged),
     "fp16": Way({"compress": "fp16"}, partial(ddp, hook=default_hooks.fp16_compress_hook)),
     "bf16": Way({"compress": "bf16"}, ddp, None),
-    "powersgd": Way({"compress": "powersgd"}, power_sgd),
+    "powersgd": Way({"compress": "powersgd"}, ddp, None),
     "topk": Way({"compress": "topk"}, ddp, None),
     "1bit": Way({"compress": "1bit"}, ddp, None),
     "2bit": Way({"compress": "2bit"}, ddp, None),
@@ -222,24 +217,25 @@ def ours(way: Way, group: Group, recipe: Recipe, data: Any) -> float:
     return train(learner, learner.initial(0), data, recipe, group=group)[1].cpu_s
 
 
-def main(batch: int, steps: int, pairs: int) -> None:
-    """Rank 0 prints a line of JSON for each strategy: the CPU seconds of all ranks, of ours and of the bare loop."""
+def turns(group: Group, batch: int, steps: int, pairs: int) -> Iterator[dict[str, Any]]:
+    """Of each strategy the CPU seconds of all ranks, of ours and of the bare loop, ``pairs`` times."""
     torch.set_num_threads(1)
     data = data_of("transformer")
-    with joined("cpu", 120) as group:
-        for name, way in WAYS.items():
-            recipe = Recipe.model_validate({**round_recipe(batch, steps).model_dump(), **way.options})
-            found: dict[str, list[float]] = {"ours": [], "bare": []}
-            calls = {"ours": ours, "bare": bare}
-            for pair in range(-1, pairs):
-                for key in list(calls) if pair % 2 == 0 else reversed(list(calls)):
-                    synchronize(group)
-                    spent = summed(group, calls[key](way, group, recipe, data))
-                    if pair >= 0:  # the first one warms up
-                        found[key].append(spent)
-            if group.rank == 0:
-                print(json.dumps({"name": name, "aim": way.aim, **found}), flush=True)
+    for name, way in WAYS.items():
+        recipe = Recipe.model_validate({**round_recipe(batch, steps).model_dump(), **way.options})
+        found: dict[str, list[float]] = {"ours": [], "bare": []}
+        calls = {"ours": ours, "bare": bare}
+        for pair in range(-1, pairs):
+            for key in list(calls) if pair % 2 == 0 else reversed(list(calls)):
+                synchronize(group)
+                spent = summed(group, calls[key](way, group, recipe, data))
+                if pair >= 0:  # the first one warms up
+                    found[key].append(spent)
+        yield {"name": name, "aim": way.aim, **found}
 
 
 if __name__ == "__main__":
-    main(*(int(word) for word in sys.argv[1:]))
+    with joined("cpu", 120) as ranks:
+        for row in turns(ranks, *(int(word) for word in sys.argv[1:])):
+            if ranks.rank == 0:
+                print(json.dumps(row), flush=True)

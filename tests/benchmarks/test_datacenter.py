@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.coordinator.datacenter.ranks import together
+
 pytestmark = pytest.mark.datacenter
 
 
@@ -29,6 +31,27 @@ def test_it_trains_with_the_recipe_of_a_round(monkeypatch: pytest.MonkeyPatch) -
     of_a_round = recipe_of(lease({"steps": 5, "batch_size": 64}))
     assert trained == [of_a_round.model_copy(update={"seed": trained[0].seed})]
     assert of_a_round.unused_parameters, "which the benchmark once left out"
+
+
+def each_strategy(group: Any) -> list[dict[str, Any]]:
+    from benchmarks._datacenter_strategies import turns
+
+    return list(turns(group, 8, 2, 1))
+
+
+@pytest.mark.slow
+def test_every_strategy_is_measured_beside_a_bare_loop() -> None:
+    from benchmarks._datacenter_strategies import WAYS
+    from client_sdk.protocol.workers import all_strategies
+
+    first, second = together(2, each_strategy)
+    assert [row["name"] for row in first] == list(WAYS)
+    assert all(row["ours"][0] > 0 and row["bare"][0] > 0 for row in first)
+    assert [row["ours"] for row in first] == [row["ours"] for row in second], "of all ranks together"
+    asked = {word for way in WAYS.values() for word in (*way.options, *map(str, way.options.values()))}
+    for name in all_strategies():
+        key, _, value = name.partition("=")
+        assert {key, value or key} <= asked or key == "precision", name
 
 
 @pytest.mark.slow
