@@ -241,9 +241,12 @@ def _checked(fields: dict[str, Any]) -> JobSpec:
         return JobSpec.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        where = str(first["loc"][1 if first["loc"][0] == "recipe" and len(first["loc"]) > 1 else -1]).replace("_", "-")
+        place = [str(part) for part in first["loc"]]
+        option, *inside = place[1:] if place[0] == "recipe" and len(place) > 1 else place[-1:]
         text = first["msg"].removeprefix("Value error, ").rstrip(".")
-        fail(f"{text[:1].upper()}{text[1:]}." if where == "recipe" else f"--{where}: {text}.")
+        if option == "recipe":
+            fail(f"{text[:1].upper()}{text[1:]}.")
+        fail(": ".join([f"--{option.replace('_', '-')}", *inside, f"{text}."]))
 
 
 def _as_a_rank(spec: JobSpec, show: OnMessage) -> NoReturn:

@@ -171,6 +171,8 @@ def test_a_process_says_what_hinders_it(fields: dict[str, str], words: str, data
     [
         (("--resume",), "Error: Name the folder to go on from with --checkpoints.\n"),
         (("--lr", "-1"), "Error: --learning-rate: Input should be greater than 0.\n"),
+        (("--server", "spare=1"), "Error: --server: spare: Extra inputs are not permitted.\n"),
+        (("--mesh", "data=0"), "Error: --mesh: data: Input should be greater than or equal to 1.\n"),
         (("--warmup-steps", "3"), "Error: The warm-up has 3 steps, and the whole training 2.\n"),
         (("--backend", "ucx"), "Error: --backend: Input should be 'auto', 'gloo', 'nccl', 'mpi' or 'ccl'.\n"),
         (("--device", "tpu"), "Error: --device: Input should be 'auto', 'cpu' or 'cuda'.\n"),
