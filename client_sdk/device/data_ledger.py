@@ -157,7 +157,8 @@ class DataLedger(Message):
         if apart is not None and debit.version < newest + apart:
             said = f"This device's owner wants {apart} committed rounds between two in which it takes part."
             return Declined(said, newest + apart)
-        if newest < debit.version < newest + debit.apart:  # of a round from the same version nothing was committed
+        # Of a round from the same version nothing was committed. An older one is of a coordinator that was set back.
+        if debit.apart > 1 and debit.version != newest and debit.version < newest + debit.apart:
             said = f"The run's plan wants {debit.apart} committed rounds between two in which this device takes part."
             return Declined(said, newest + debit.apart)
         return None

@@ -86,6 +86,8 @@ def test_one_answer_without_noise_has_no_bound_and_is_noted_once() -> None:
         (ledger_of(debit(1)), debit(3, apart=3), {}, "run's plan wants 3 committed rounds between", 3),
         (ledger_of(debit(1)), debit(4, apart=3), {}, "", 0),
         (ledger_of(debit(1)), debit(2, version=0, apart=3), {}, "", 0),
+        (ledger_of(debit(6)), debit(3, apart=3), {}, "run's plan wants 3 committed rounds between", 8),
+        (ledger_of(debit(6)), debit(3), {}, "", 0),
         (ledger_of(debit(1)), debit(3, apart=3), {"apart": 4}, "owner wants 4 committed rounds between", 4),
         (ledger_of(debit(1, run="s")), debit(3), {"apart": 3}, "", 0),
         (ledger_of(debit(1)), debit(1, answer="again"), {"apart": 3}, "", 0),
