@@ -84,14 +84,24 @@ class Fleet:
 
         return settle
 
-    def unfit(self, reader: Reader, states: Sequence[RunState], pool: Iterable[WaitingRow]) -> dict[str, str]:
+    def unfit(
+        self,
+        reader: Reader,
+        states: Sequence[RunState],
+        pool: Iterable[WaitingRow],
+        among: Iterable[DeviceRow] | None = None,
+    ) -> dict[str, str]:
         """Device -> why it fits no run that is running, of these in the pool, which wait for the end of their hold, and
-        of those that wait for their next check-in."""
+        of those that wait for their next check-in: of all, or of these, of which some are in the pool or claimed."""
         now, found = self._clock.now(), dict[str, str]()
+        since = now - self._settings.pace_max_s - self._settings.waiting_s
         known: dict[tuple[str, int], str] = {}
-        idle = reader.idle(now - self._settings.pace_max_s - self._settings.waiting_s, now)
         offers = {row.device: (row.offer, row.examples) for row in pool}
-        offers |= {row.device: offered for row in idle if (offered := _offered(row)) is not None}
+        idle = reader.idle(since, now) if among is None else among
+        for row in idle:
+            lately = row.last_seen_at is not None and row.last_seen_at >= since and row.left_at is None
+            if lately and row.device not in offers and (offered := _offered(row)) is not None:
+                offers[row.device] = offered
         for device, offered in offers.items():
             if offered not in known:
                 known[offered] = printable(fits_no_run(states, *offered), _REASON)

@@ -137,10 +137,10 @@ class FleetViews:
         """Devices in order of id, after this one, that the filter lets pass."""
         wanted = wanted or DeviceFilter()
         found: list[DeviceView] = []
+        size = min(limit, _PAGE) if wanted == DeviceFilter() else _PAGE
         with self._core.store.reading() as reader:
-            states = self._states(reader)
-            while len(found) < limit and (page := reader.devices(_PAGE, after)):
-                found += filter(wanted.lets_pass, map(states.view, page))
+            while len(found) < limit and (page := reader.devices(size, after)):
+                found += filter(wanted.lets_pass, map(self._states(reader, page).view, page))
                 after = page[-1].device
             found = found[:limit]
             took_part = reader.participation([view.device for view in found], _in_scope(reader, wanted.sees))
@@ -153,7 +153,7 @@ class FleetViews:
             row = reader.device(device)
             if row is None:
                 raise _unknown(device)
-            view = self._states(reader).view(row)
+            view = self._states(reader, [row]).view(row)
             runs = _in_scope(reader, sees)
             rounds = _rounds(reader, device, runs)
             took_part = reader.participation([device], runs).get(device)
@@ -172,9 +172,11 @@ class FleetViews:
             availability=_by_hour(row, hours, int(self._core.clock.now() // HOUR_S)),
         )
 
-    def _states(self, reader: Reader) -> _States:
-        now, pool = self._core.clock.now(), reader.waiting(self._core.clock.now())
-        return _States.read(reader, now, pool, self._pool.unfit(reader, self._core.states(), pool))
+    def _states(self, reader: Reader, among: Sequence[DeviceRow] | None = None) -> _States:
+        """Of all devices, or of these."""
+        now = self._core.clock.now()
+        pool = reader.waiting(now, None if among is None else [row.device for row in among])
+        return _States.read(reader, now, pool, self._pool.unfit(reader, self._core.states(), pool, among))
 
     def _certificate(self, row: DeviceRow) -> CertificateView | None:
         if not row.certificate:

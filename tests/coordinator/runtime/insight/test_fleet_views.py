@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -397,3 +397,25 @@ def test_a_device_that_asks_for_its_assignment_again_is_seen() -> None:
     world.clock.at += 3
     world.check_in(first)
     assert shown(world, first).last_seen_at == world.clock.at
+
+
+def test_a_page_reads_what_its_devices_do_and_not_the_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(40)
+    world.create()
+    for number in range(0, 40, 2):
+        world.check_in(number)
+    whole = world.coordinator.insight.fleet.devices()
+    asked: list[int] = []
+    plain = type(world.store).waiting
+
+    def waiting(store: Any, now: float, among: Any = None) -> Any:
+        asked.append(-1 if among is None else len(among))
+        return plain(store, now, among)
+
+    monkeypatch.setattr(type(world.store), "waiting", waiting)
+    monkeypatch.setattr(type(world.store), "idle", lambda *_: pytest.fail("it read who has checked in lately"))
+    pages = [world.coordinator.insight.fleet.devices(10, after=one.device) for one in whole[9:30:10]]
+    assert [world.coordinator.insight.fleet.devices(10), *pages] == [whole[n : n + 10] for n in range(0, 40, 10)]
+    assert asked == [10, 10, 10, 10]
+    assert world.coordinator.insight.fleet.device(whole[0].device).device.state == whole[0].state
+    assert asked[4:] == [1]
