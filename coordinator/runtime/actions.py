@@ -63,6 +63,7 @@ def draw_cohort(log: RunLog, fleet: Fleet, core: Core) -> None:
     for _ in range(_TRIES):
         draw = _Draw(log, fleet, choice, _written(log.state, fleet, choice, core, core.clock.now()))
         log.submit(draw.make)
+        fleet.count_again()
         if draw.done:
             return
     log.submit(_Draw(log, fleet, choice, None, core.blobs).make)

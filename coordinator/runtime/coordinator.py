@@ -140,7 +140,7 @@ class Coordinator:
 
     def healthy(self) -> dict[str, object]:
         """Returns what the readiness check reads. StoreError where the database does not answer."""
-        waiting = sum(self.fleet.counts().values())
+        waiting = sum(self.fleet.counts().by_offer.values())
         found: dict[str, object] = {"runs": len(self.operators.run_ids()), "tasks": len(self.core.tasks())}
         errors = self.core.process.run_errors.all()
         found |= {"waiting": waiting, **({"run_errors": errors} if errors else {})}

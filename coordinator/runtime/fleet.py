@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from client_sdk.protocol.devices import CheckIn, DeviceFacts, Wait
 from coordinator.engine.eligibility import fewest_examples, offer_of, reason_against, rests, withstands_too_few
@@ -25,6 +26,8 @@ from coordinator.store.port import DeviceRow, Json, Reader, StoreError, WaitingR
 
 _HELD_WAIT_S = (0.0, 1.0)
 """Seconds until the next check-in after a hold has expired: a device that checks in at once stays in the pool."""
+_RESTS = 10
+"""How many times as long as it took to count the pool it is not counted again."""
 _REASON = 1500
 """Characters of why a device fits no run, which names each run."""
 _MOST = 50_000
@@ -50,10 +53,24 @@ class _Arrival:
     waits: bool
 
 
+class Counts(NamedTuple):
+    by_offer: dict[str, int]
+    again_s: float
+    """Seconds until they are counted again; 0: they are of now."""
+
+
+class _Counted(NamedTuple):
+    found: dict[str, int]
+    took_s: float
+    until: float
+    """Until when they are not counted again, in the clock's elapsed seconds."""
+
+
 class Fleet:
     def __init__(self, core: Core) -> None:
         self._store, self._clock, self._signals, self._settings = core.store, core.clock, core.signals, core.settings
         self._processes = core.process.processes
+        self._counted: _Counted | None = None
         self.arrivals: GroupCommit[_Arrival, None] = GroupCommit(self._write_arrivals, pauses=0)
 
     # ------------------------------------------------------------ waiting
@@ -109,10 +126,9 @@ class Fleet:
                 found[device] = known[offered]
         return found
 
-    def unfit_in_pool(self, reader: Reader, states: Sequence[RunState]) -> int:
+    def unfit_in_pool(self, states: Sequence[RunState], counts: Counts) -> int:
         """How many devices in the pool fit no run that is running, whatever their examples."""
-        offers = reader.waiting_by_offer(self._clock.now())
-        return sum(count for offer, count in offers.items() if fits_no_run(states, offer, sys.maxsize))
+        return sum(count for offer, count in counts.by_offer.items() if fits_no_run(states, offer, sys.maxsize))
 
     def warning(self, device: str) -> str:
         """What is said of a device that checked in here, whose identity two processes use; empty: nothing."""
@@ -202,16 +218,27 @@ class Fleet:
                 chosen.append((row.device, row.examples))
         return sorted(chosen)
 
-    def counts(self) -> dict[str, int]:
-        """Waiting devices by offer."""
-        return self._store.waiting_by_offer(self._clock.now())
+    def counts(self) -> Counts:
+        """Waiting devices by offer. Where they are many, and to count them takes long, the numbers are at most _RESTS
+        times as old: each check-in asks for them."""
+        now, last = self._clock.elapsed(), self._counted
+        if last is not None and 0 < (left := last.until - now) <= _RESTS * last.took_s:
+            return Counts(last.found, left)
+        found = self._store.waiting_by_offer(self._clock.now())
+        took_s = self._clock.elapsed() - now
+        self._counted = _Counted(found, took_s, now + (1 + _RESTS) * took_s)
+        return Counts(found, 0.0)
 
-    def count_eligible(self, state: RunState, counts: dict[str, int]) -> int:
+    def count_again(self) -> None:
+        """A cohort has left the pool: the next counts are of then."""
+        self._counted = None
+
+    def count_eligible(self, state: RunState, counts: Counts) -> int:
         """Returns an estimate of the waiting devices that may work for the run now: their examples are checked when the
         cohort is drawn."""
         if state.plan.cohort.devices:
             return len(self.waiting(self._store, state, self._clock.now()))
-        fit = sum(count for offer, count in counts.items() if _unfit(state, offer) is None)
+        fit = sum(count for offer, count in counts.by_offer.items() if _unfit(state, offer) is None)
         return max(0, fit - self.count_unspendable(state).total())
 
     def that_may_return(self, reader: Reader, state: RunState, now: float) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from coordinator.engine.phases.leasing import fleet_is_back
 from coordinator.engine.state import RunState
 from coordinator.runtime.commits import Commits
 from coordinator.runtime.core import Core
-from coordinator.runtime.fleet import Fleet
+from coordinator.runtime.fleet import Counts, Fleet
 from coordinator.runtime.identities import Identities
 from coordinator.runtime.log_context import about
 from coordinator.runtime.marks import helped_by_another_model
@@ -74,14 +74,16 @@ class Timekeeping:
         if fell > 0:
             self._core.process.forget()
         self._clean_up(now)
-        counts: list[dict[str, int]] = []
+        counts: list[Counts] = []
+        deadlines: list[float] = []
 
-        def waiting() -> dict[str, int]:
+        def waiting() -> Counts:
             if not counts:
                 counts.append(self._fleet.counts())
+                if counts[0].again_s:
+                    deadlines.append(now + counts[0].again_s)
             return counts[0]
 
-        deadlines: list[float] = []
         for log in self._core.logs():
             try:
                 deadlines += self._handle(log, now, fell, waiting)
@@ -92,7 +94,7 @@ class Timekeeping:
                 self._handled(log.run)
         return min(deadlines, default=None)
 
-    def _handle(self, log: RunLog, now: float, fell: float, counts: Callable[[], dict[str, int]]) -> list[float]:
+    def _handle(self, log: RunLog, now: float, fell: float, counts: Callable[[], Counts]) -> list[float]:
         """Handles the deadlines of one run, and returns the next ones."""
         if log.state.over:
             return []
@@ -167,7 +169,7 @@ class Timekeeping:
             self._core.process.storage_errors.note(error)
             self._core.process.run_errors.note(run, error)
 
-    def _let_wait(self, log: RunLog, counts: dict[str, int], now: float) -> list[float]:
+    def _let_wait(self, log: RunLog, counts: Counts, now: float) -> list[float]:
         """Ends a datacenter round that waits for a worker when its time is over, or when enough devices wait.
 
         Returns the next times to check, where they are known: once a quorum is enough, each check-in triggers a check.
@@ -183,7 +185,7 @@ class Timekeeping:
             self._core.hand_out_once(log.run, fx.Return(round=state.round_number))
         return [at for at in (state.deadline, give_up_at) if at is not None and at > now]
 
-    def _pool_is_full(self, state: RunState, counts: dict[str, int]) -> bool:
+    def _pool_is_full(self, state: RunState, counts: Counts) -> bool:
         return self._fleet.count_eligible(state, counts) >= state.drawn_from
 
     def _begun(self, run: str) -> RunLog:

@@ -192,12 +192,13 @@ class FleetViews:
 
     def counts(self) -> FleetCounts:
         """Cheap enough to be asked for every few seconds."""
+        pool = self._pool.counts()
         with self._core.store.reading() as reader:
             now = self._core.clock.now()
             busy = {message.device for message in reader.flower_under_way(now)}
             idle, unserving = _nodes(reader, now)
-            held = self._pool.unfit_in_pool(reader, self._core.states())
-            waiting = sum(reader.waiting_by_offer(now).values()) - held + len(idle - busy)
+            held = self._pool.unfit_in_pool(self._core.states(), pool)
+            waiting = sum(pool.by_offer.values()) - held + len(idle - busy)
             unfit = held + len(self._pool.unfit(reader, self._core.states(), ())) + len(unserving.keys() - busy)
             assigned = len(reader.claims()) + len(busy)
             registered = reader.registered_devices()

@@ -70,3 +70,32 @@ def test_the_clock_of_another_replica_may_be_a_little_behind(world: World) -> No
     assert behind.tick() == deadline, "5 s"
     world.clock.at -= 0.5
     assert world.replica().tick() == world.clock.at + 60, "a clock that fell while the coordinator was down"
+
+
+def test_a_pool_that_takes_long_to_count_is_not_counted_at_each_check_in(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And who fills it is not forgotten: the coordinator looks again as soon as it counts again."""
+    world = make_world(4)
+    world.create()
+    world.settle()
+    plain, counted = world.store.waiting_by_offer, []
+
+    def slowly(now: float) -> dict[str, int]:
+        counted.append(now)
+        world.clock.at += 0.05
+        return plain(now)
+
+    monkeypatch.setattr(world.store, "waiting_by_offer", slowly)
+    message = world.message()
+    for row in world.rows:
+        world.coordinator.devices.check_in(row, message)()
+        again = world.coordinator.tick()
+    assert len(counted) == 1, "half a second long"
+    assert again == pytest.approx(world.clock.at + 0.5)
+    assert world.coordinator.core.take_task() is None
+    world.clock.at = again
+    world.coordinator.tick()
+    task = world.coordinator.core.take_task()
+    assert task is not None
+    assert isinstance(task[1], fx.Draw)
