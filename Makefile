@@ -51,8 +51,8 @@ format: install ## Let ruff format and mend what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: install ## Run every benchmark (ONLY=topic for one, ARGS="--quick --json")
-	@set -e; set -- $(if $(ONLY),$(ONLY),$(basename $(notdir $(filter-out benchmarks/_% benchmarks/harness.py,$(wildcard benchmarks/*.py))))); \
+bench: install ## Run every benchmark (ONLY=topic for one, ARGS="--quick --json"); on a GPU: python -m benchmarks.gpu
+	@set -e; set -- $(if $(ONLY),$(ONLY),$(basename $(notdir $(filter-out benchmarks/_% benchmarks/harness.py benchmarks/gpu.py,$(wildcard benchmarks/*.py))))); \
 		number=0; for topic; do number=$$((number + 1)); \
 		echo "== $$topic ($$number of $$#)"; $(BIN)/python -m benchmarks.$$topic $(ARGS); done
 

@@ -54,8 +54,10 @@ class Block(nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         normed = self.norm(hidden)
-        parts = [one(normed).unflatten(-1, (-1, 32)).transpose(1, 2) for one in (self.query, self.key, self.value)]
-        mixed = nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
+        query, key, value = (
+            one(normed).unflatten(-1, (-1, 32)).transpose(1, 2) for one in (self.query, self.key, self.value)
+        )
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         hidden = hidden + self.out(mixed.transpose(1, 2).flatten(2))
         out: torch.Tensor = hidden + self.down(nn.functional.relu(self.up(self.after(hidden))))
         return out

@@ -64,13 +64,13 @@ def ddp(module: nn.Module, group: Group, recipe: Recipe, hook: Any = None) -> tu
 
 def zero_1(module: nn.Module, group: Group, recipe: Recipe) -> tuple[Forward, Move]:
     wrapped = DistributedDataParallel(module, gradient_as_bucket_view=True)
-    options = {"lr": recipe.learning_rate, "momentum": recipe.momentum}
+    options: dict[str, Any] = {"lr": recipe.learning_rate, "momentum": recipe.momentum}
     return wrapped, ZeroRedundancyOptimizer(module.parameters(), torch.optim.SGD, **options).step
 
 
 def fsdp(module: nn.Module, group: Group, recipe: Recipe, *, gathered_once: bool) -> tuple[Forward, Move]:
     mesh = init_device_mesh(group.device.type, (group.world,))
-    for unit in [*module.blocks, module]:  # type: ignore[misc,union-attr]
+    for unit in [*module.blocks, module]:  # type: ignore[misc]
         fully_shard(unit, mesh=mesh, reshard_after_forward=False if gathered_once else None)
     return module, sgd(module.parameters(), recipe).step
 
@@ -187,15 +187,11 @@ def bare(way: Way, group: Group, recipe: Recipe, data: Any) -> float:
 def in_stages(module: Any, group: Group, recipe: Recipe) -> Callable[[torch.Tensor, torch.Tensor], object]:
     """A step of torch's 1F1B with half of the blocks on each rank."""
     half, last = len(module.blocks) // 2, group.rank == 1
-    part = (
-        nn.Sequential(*module.blocks[half:], module.head)
-        if last
-        else nn.Sequential(module.first, *module.blocks[:half])
-    )
+    part = nn.Sequential(*([*module.blocks[half:], module.head] if last else [module.first, *module.blocks[:half]]))
     size, length = recipe.batch_size // MICRO, 32
     between = torch.zeros((size, length, 128), requires_grad=True)
     tokens, outputs = torch.zeros((size, length), dtype=torch.int64), torch.zeros((size, 256, length))
-    ends = {"input_args": between if last else tokens, "output_args": outputs if last else between}
+    ends: dict[str, Any] = {"input_args": between if last else tokens, "output_args": outputs if last else between}
     schedule = Schedule1F1B(
         PipelineStage(part, group.rank, 2, group.device, **ends), MICRO, loss_fn=nn.functional.cross_entropy
     )
