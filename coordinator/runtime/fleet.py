@@ -17,6 +17,7 @@ from client_sdk.protocol.devices import CheckIn, DeviceFacts, Wait
 from coordinator.engine.eligibility import fewest_examples, offer_of, reason_against, rests, withstands_too_few
 from coordinator.engine.reasons import grouped, printable
 from coordinator.engine.state import RunState
+from coordinator.runtime.clock import CostlyValue
 from coordinator.runtime.core import Core
 from coordinator.runtime.group_commit import GroupCommit
 from coordinator.runtime.marks import Why, helped_by_another_model, unspendable
@@ -26,8 +27,6 @@ from coordinator.store.port import DeviceRow, Json, Reader, StoreError, WaitingR
 
 _HELD_WAIT_S = (0.0, 1.0)
 """Seconds until the next check-in after a hold has expired: a device that checks in at once stays in the pool."""
-_RESTS = 10
-"""How many times as long as it took to count the pool it is not counted again."""
 _REASON = 1500
 """Characters of why a device fits no run, which names each run."""
 _MOST = 50_000
@@ -59,18 +58,12 @@ class Counts(NamedTuple):
     """Seconds until they are counted again; 0: they are of now."""
 
 
-class _Counted(NamedTuple):
-    found: dict[str, int]
-    took_s: float
-    until: float
-    """Until when they are not counted again, in the clock's elapsed seconds."""
-
-
 class Fleet:
     def __init__(self, core: Core) -> None:
         self._store, self._clock, self._signals, self._settings = core.store, core.clock, core.signals, core.settings
         self._processes = core.process.processes
-        self._counted: _Counted | None = None
+        self._counts: CostlyValue[dict[str, int]] = CostlyValue(core.clock)
+        self._shared: CostlyValue[list[str]] = CostlyValue(core.clock)
         self.arrivals: GroupCommit[_Arrival, None] = GroupCommit(self._write_arrivals, pauses=0)
 
     # ------------------------------------------------------------ waiting
@@ -144,8 +137,12 @@ class Fleet:
 
     def shared_identities(self, reader: Reader) -> list[str]:
         """The devices whose identity two processes use now."""
-        now = self._clock.now()
-        return [row.device for row in reader.taking_turns(now - FORGOTTEN_S) if Processes.of(row).warning(now)]
+
+        def found() -> list[str]:
+            now = self._clock.now()
+            return [row.device for row in reader.taking_turns(now - FORGOTTEN_S) if Processes.of(row).warning(now)]
+
+        return self._shared.get(found)[0]
 
     def stop_waiting(self, place: PoolPlace) -> None:
         """Removes the device from the pool, unless it has checked in again since, here or on another replica."""
@@ -219,19 +216,12 @@ class Fleet:
         return sorted(chosen)
 
     def counts(self) -> Counts:
-        """Waiting devices by offer. Where they are many, and to count them takes long, the numbers are at most _RESTS
-        times as old: each check-in asks for them."""
-        now, last = self._clock.elapsed(), self._counted
-        if last is not None and 0 < (left := last.until - now) <= _RESTS * last.took_s:
-            return Counts(last.found, left)
-        found = self._store.waiting_by_offer(self._clock.now())
-        took_s = self._clock.elapsed() - now
-        self._counted = _Counted(found, took_s, now + (1 + _RESTS) * took_s)
-        return Counts(found, 0.0)
+        """Waiting devices by offer. Each check-in asks for them."""
+        return Counts(*self._counts.get(lambda: self._store.waiting_by_offer(self._clock.now())))
 
     def count_again(self) -> None:
         """A cohort has left the pool: the next counts are of then."""
-        self._counted = None
+        self._counts.forget()
 
     def count_eligible(self, state: RunState, counts: Counts) -> int:
         """Returns an estimate of the waiting devices that may work for the run now: their examples are checked when the

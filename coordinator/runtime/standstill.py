@@ -17,6 +17,7 @@ from coordinator.engine.reasons import printable
 from coordinator.engine.rounds import KINDS, kind_of
 from coordinator.engine.secure.exhausted import why_unspendable
 from coordinator.engine.state import RunState
+from coordinator.runtime.clock import CostlyValue
 from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.identities import Identities
@@ -36,6 +37,8 @@ class Standstill:
         self._core = core
         self.fleet = fleet
         self._identities = identities
+        self._shortages: dict[str, CostlyValue[str]] = {}
+        """By run: what ``_too_few`` says."""
 
     def of_run(self, state: RunState) -> str:
         """Returns why this run makes no progress; empty where nothing is known to be in its way, and where its status
@@ -135,6 +138,10 @@ class Standstill:
         return self._identities.trouble() if kind_of(state.current).awaits_authority(state) else ""
 
     def _too_few(self, state: RunState) -> str:
+        kept = self._shortages.setdefault(state.run, CostlyValue(self._core.clock))
+        return kept.get(lambda: self._shortage(state), of=state)[0]
+
+    def _shortage(self, state: RunState) -> str:
         """How many devices the round waits for, and why others are not eligible."""
         current, now = state.current, self._core.clock.now()
         empty = state.plan.buffered is not None and kind_of(current).free(state) == state.plan.places

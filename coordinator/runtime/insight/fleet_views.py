@@ -26,6 +26,7 @@ from client_sdk.protocol.insight import (
 from client_sdk.protocol.operators import DeviceState, DeviceView
 from client_sdk.protocol.problems import problem
 from coordinator.engine.rounds import KINDS
+from coordinator.runtime.clock import CostlyValue
 from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.flower.nodes import PRESENT_S, said_by, serves_no_run
@@ -132,6 +133,7 @@ class FleetViews:
         self._identities = identities
         self._lock = threading.Lock()
         self._kept: tuple[float, FleetView] | None = None
+        self._counts: CostlyValue[FleetCounts] = CostlyValue(core.clock)
 
     def devices(self, limit: int = 1000, after: str = "", wanted: DeviceFilter | None = None) -> list[DeviceView]:
         """Devices in order of id, after this one, that the filter lets pass."""
@@ -192,6 +194,9 @@ class FleetViews:
 
     def counts(self) -> FleetCounts:
         """Cheap enough to be asked for every few seconds."""
+        return self._counts.get(self._count)[0]
+
+    def _count(self) -> FleetCounts:
         pool = self._pool.counts()
         with self._core.store.reading() as reader:
             now = self._core.clock.now()
