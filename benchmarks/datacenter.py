@@ -89,9 +89,10 @@ def rows_of(name: str, device: str, nproc: int, sizes: tuple[int, int], pairs: i
 
 
 def strategies(batch: int, steps: int, pairs: int) -> Iterator[Row]:
+    """Of few pairs nothing is claimed."""
     for found in measured("_datacenter_strategies", 2, batch, steps, pairs):
         both = Pairs(tuple(found["ours"]), tuple(found["bare"]))
-        met = None if found["aim"] is None else both.ratio.met(found["aim"])
+        met = None if found["aim"] is None or pairs < QUICK_PAIRS else both.ratio.met(found["aim"])
         yield Row(
             name=f"cpu_{found['name']}",
             value=both.ours_median / steps,

@@ -8,7 +8,9 @@ fails: 0.2 where a cost should not grow at all, 1.1 where it is of n things.
     history_N         CPU milliseconds of a simulated round of 20 clients after N rounds
     check_in_N        CPU milliseconds of a held check-in, and of the look at all runs that it causes, with N devices
                       waiting that the selecting run cannot use
-    page_N            CPU milliseconds of a page of 50 devices of N registered; ``runs_N`` of the list of runs
+    page_N            CPU milliseconds of a page of 50 devices of N registered
+    runs_N            CPU milliseconds of the list of runs, of which one stands still since none of N waiting devices
+                      fits; ``standstill_N``: where nothing is kept of what was asked before
     draw_N            CPU milliseconds of drawing a cohort of 300 from N waiting devices (slope: of all)
     sum_N             CPU milliseconds of adding 16 updates of N parameters exactly (slope: of all)
 """
@@ -36,6 +38,7 @@ from client_sdk.tensors import to_bytes
 from client_sdk.tensors.exact_sum import ExactSum
 from coordinator.blobs import MemoryBlobs
 from coordinator.engine.eligibility import offer_of
+from coordinator.runtime.clock import SystemClock
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.core import Core
 from coordinator.store import DeviceRow, WaitingRow, open_store
@@ -74,12 +77,24 @@ def round_s(clients: int, rounds: int) -> list[float]:
         return [cost_s(ours.play) for _ in counted(f"rounds of {clients:,}", range(rounds))]
 
 
+class BenchmarkClock(SystemClock):
+    """``later``: seconds by which the time was moved on. ``keeps``: whether what took long is kept."""
+
+    later, keeps = 0.0, True
+
+    def now(self) -> float:
+        return super().now() + self.later
+
+    def elapsed(self) -> float:
+        return super().elapsed() if self.keeps else FOREVER
+
+
 @contextmanager
-def fleet(waiting: int, learner: str) -> Iterator[Coordinator]:
+def fleet(waiting: int, learner: str, clock: BenchmarkClock) -> Iterator[Coordinator]:
     """A coordinator on SQLite in a file, with so many registered devices, which all wait and have the learner."""
     with tempfile.TemporaryDirectory(prefix="quorate-bench-") as folder:
         store = open_store(f"sqlite:///{Path(folder) / 'growth.sqlite3'}")
-        coordinator = Coordinator(Core(store, MemoryBlobs()))
+        coordinator = Coordinator(Core(store, MemoryBlobs(), clock=clock))
         now = coordinator.core.clock.now()
         offer = offer_of(CheckIn(examples=10, learners={learner: "1"}))
         with store.transaction() as tx:
@@ -121,7 +136,8 @@ def perform(coordinator: Coordinator) -> None:
 
 def of_a_fleet(waiting: int) -> dict[str, float]:
     """CPU seconds by subject."""
-    with fleet(waiting, ELSEWHERE) as coordinator:
+    clock = BenchmarkClock()
+    with fleet(waiting, ELSEWHERE, clock) as coordinator:
         begin(coordinator, "growth")
         perform(coordinator)
         row = device_row("a-device", coordinator.core.clock.now())
@@ -133,15 +149,18 @@ def of_a_fleet(waiting: int) -> dict[str, float]:
             coordinator.devices.check_in(row, message)()
             coordinator.tick()
 
-        return {
+        found = {
             "check_in": mean_s(check_in, 300),
             "page": mean_s(lambda: coordinator.insight.fleet.devices(50), 20),
-            "runs": mean_s(coordinator.operators.runs, 20),
         }
+        clock.later = 60.0  # the run stands still
+        found["runs"] = mean_s(coordinator.operators.runs, 20)
+        clock.keeps = False
+        return found | {"standstill": mean_s(coordinator.operators.runs, 1)}
 
 
 def draw_s(waiting: int) -> float:
-    with fleet(waiting, HERE) as coordinator:
+    with fleet(waiting, HERE, BenchmarkClock()) as coordinator:
         spent = []
         for number in range(3):
             begin(coordinator, f"growth-{number}")
@@ -169,8 +188,9 @@ def measure(quick: bool) -> Iterator[Row]:
     yield from rows_of("history", {n: statistics.median(spent[n - 10 : n + 10]) for n in after}, FLAT)
     waiting = (100, 2_000) if quick else (100, 10_000, 100_000)
     found = {n: of_a_fleet(n) for n in waiting}
-    for subject in ("check_in", "page", "runs"):
-        yield from rows_of(subject, {n: found[n][subject] for n in waiting}, FLAT)
+    for subject in ("check_in", "page", "runs", "standstill"):
+        aim = LINEAR if subject == "standstill" else FLAT
+        yield from rows_of(subject, {n: found[n][subject] for n in waiting}, aim)
     drawn = (1_000, 3_000) if quick else (1_000, 10_000, 100_000)
     yield from rows_of("draw", {n: draw_s(n) for n in drawn}, LINEAR)
     parameters = (10_000, 100_000) if quick else (10_000, 100_000, 1_000_000)

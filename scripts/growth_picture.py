@@ -23,6 +23,7 @@ SUBJECTS = {
     "check_in": "a held check-in, by waiting devices",
     "page": "a page of the fleet, by devices",
     "runs": "the list of runs, by devices",
+    "standstill": "the same, nothing kept",
     "draw": "a draw of 300, by waiting devices",
     "sum": "16 updates added, by parameters",
 }

@@ -27,7 +27,9 @@ def grouped(reasons: Iterable[str], one: str, many: str) -> str:
     """``2 devices withdrew: the loss is NaN. 1 device withdrew: ...``, the most common first; empty without reasons.
 
     ``one`` and ``many``: what precedes the reason, without the number: ``device withdrew``, ``devices withdrew``."""
-    counts = Counter(printable(reason.strip().removesuffix("."), _LONGEST) for reason in reasons)
+    counts: Counter[str] = Counter()
+    for reason, count in Counter(reasons).items():
+        counts[printable(reason.strip().removesuffix("."), _LONGEST)] += count
     common = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     lines = [f"{count} {one if count == 1 else many}: {reason}" for reason, count in common[:_SHOWN]]
     others = sum(count for _, count in common[_SHOWN:])

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import NamedTuple
 
 from client_sdk.protocol.devices import CheckIn, DeviceFacts, Wait
@@ -161,9 +162,10 @@ class Fleet:
         """
         named, rows = frozenset(state.plan.cohort.devices), list(rows)
         out = kept_out(reader, state, [row.device for row in rows])
+        against = cache(partial(_against, state))  # many devices offer the same
         reasons = [
             _unnamed(named, row.device)
-            or _against(state, row.offer, row.examples)
+            or against(row.offer, row.examples)
             or _why_unspendable(state, row.device)
             or _done(state, row.device)
             or out.get(row.device)
@@ -171,7 +173,7 @@ class Fleet:
         ]
         selecting_since = state.current.missed_at or state.current.opened_at
         idle = map(_offered, reader.idle(min(selecting_since, now - self._settings.pace_max_s), now))
-        reasons += [_against(state, *offered) for offered in idle if offered is not None]
+        reasons += [against(*offered) for offered in idle if offered is not None]
         return grouped(filter(None, reasons), "device was ineligible", "devices were ineligible")
 
     def pace(self, reason: str) -> Wait:
