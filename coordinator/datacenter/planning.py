@@ -309,7 +309,8 @@ def predict(model: Model, machines: Machines, plan: Plan) -> Prediction:
     Gradients: one all-reduce a step, which the last micro-batch's backward pass hides, but for the last bucket.
     Sharded gradients are reduced once a micro-batch and weights gathered once: (m + 1)/2 all-reduces. Sharded weights
     are gathered twice and gradients reduced once a micro-batch: 3m/2, behind all of the computation. With
-    ``sync_every`` weights are averaged each so many steps instead, and nothing hides that.
+    ``sync_every`` weights are averaged each so many steps instead, and nothing hides that, nor the all-reduce after a
+    schedule that divides backward passes.
     """
     m, again = plan.micro_batches, plan.recompute
     b = model.global_batch / plan.data / m
@@ -336,7 +337,8 @@ def predict(model: Model, machines: Machines, plan: Plan) -> Prediction:
     elif plan.shard == "gradients":
         times, hides = (m + 1) / 2, backward
     else:
-        times, hides = 1 / plan.sync_every, backward / m if plan.sync_every == 1 else 0.0
+        hidden = plan.sync_every == 1 and plan.schedule not in ("zb", "dualpipev")
+        times, hides = 1 / plan.sync_every, backward / m if hidden else 0.0
     whole = times * lines[algorithm].seconds(size)
     rest = max(0.0, whole - machines.overlap * hides) + lines[algorithm].seconds(min(size, BUCKET))
     return Prediction(

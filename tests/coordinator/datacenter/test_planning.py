@@ -374,6 +374,17 @@ def test_overlap_hides_gradients_but_the_last_bucket() -> None:
     assert predict(model, machines, Plan(data=1)).data_s == 0
 
 
+def test_nothing_hides_the_all_reduce_of_schedules_that_divide_backward_passes() -> None:
+    plan = Plan(data=8, pipeline=4, micro_batches=32, schedule="1f1b")
+    slow = replace(CLUSTER, devices=32, overlap=1.0)
+    hidden, shown = (
+        predict(replace(MEGATRON, global_batch=256), slow, replace(plan, schedule=name)).data_s
+        for name in ("1f1b", "zb")
+    )
+    unhidden = predict(replace(MEGATRON, global_batch=256), replace(slow, overlap=0.0), plan).data_s
+    assert hidden < shown == unhidden
+
+
 def test_the_lines_of_a_plan_name_what_differs_from_one_device() -> None:
     plan = Plan(data=2, tensor=2, pipeline=2, micro_batches=4, schedule="interleaved", recompute=True, shard="full")
     assert plan.section(replace(MEGATRON, precision="bfloat16")) == [
