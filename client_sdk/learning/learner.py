@@ -32,7 +32,7 @@ from client_sdk.learning.measures import number
 from client_sdk.metrics import UNDEFINED
 from client_sdk.protocol.devices import MOST_STATE, Score, Task
 from client_sdk.protocol.names import METRIC_PATTERN
-from client_sdk.tensors import Manifest, Roles, Tensors, widen
+from client_sdk.tensors import Roles, Tensors, widen
 from client_sdk.update import Update
 
 # ------------------------------------------------------------ blueprint
@@ -142,10 +142,57 @@ def _is_own(tensor: torch.Tensor, storages: set[int]) -> bool:
     return True
 
 
+# ------------------------------------------------------------ a module that is used again
+
+
+class Filled:
+    """A module, and whether it may be filled with another checkpoint: a copy of a blueprint that training has left as
+    it was, but for the values of its tensors, is as good as a new one, and costs nothing to make."""
+
+    def __init__(self, module: nn.Module, *, copied: bool) -> None:
+        """``copied``: whether it is a copy of a blueprint."""
+        self.module = module
+        self.tensors = state.ModuleTensors(module)
+        self._again = copied and self.tensors.manifest.nbytes <= _AGAIN_BYTES
+        if self._again:
+            parts = [part.__dict__ for part in module.modules()]
+            self._again = not any(part["_non_persistent_buffers_set"] for part in parts)
+            self._parts = [(part, dict(part), [dict(part[key]) for key in _OF_TENSORS]) for part in parts]
+            own = self.tensors.own.values()
+            self._places = [(one, one.data_ptr(), one.requires_grad) for one in own]
+
+    def again(self) -> bool:
+        """Whether it may be: everything but values and the mode (``training``) is what it was. Gradients are off then
+        where they were off in the beginning."""
+        if not self._again:
+            return False
+        for now, then, tensors in self._parts:
+            if len(now) != len(then) or [now[key] for key in _OF_TENSORS] != tensors:
+                return False
+            for key, value in then.items():
+                if now[key] is not value and key != "training":
+                    return False
+                if isinstance(value, dict) and value and key not in _OF_TENSORS:
+                    return False  # such as a hook
+        for tensor, place, trained in self._places:
+            if tensor.data_ptr() != place or tensor.__dict__ or tensor._backward_hooks:
+                return False
+            tensor.grad = None
+            tensor.requires_grad_(trained)
+        return True
+
+
+_OF_TENSORS = ("_parameters", "_buffers", "_modules")
+_AGAIN_BYTES = 1 << 26
+"""A larger model takes long to train, and its memory is given back after each training."""
+
+
 # ------------------------------------------------------------ learner
 
 
 _SCORING_BATCH = 512
+_SPARE = "_spare"
+"""The attribute of a learner that stores a module that may be filled again, where no call uses it."""
 _BUILD = "_build"
 """The attribute of a learner that stores the blueprint of its model, or None where there is none."""
 _ROLES = "_roles"
@@ -168,8 +215,8 @@ class Learner:
     """
 
     model: Callable[[], nn.Module]
-    """Makes the model, on the CPU, with fresh weights. Every device and round has its own module, so no state carries
-    over: this is called for each, or, where ``blueprint`` can copy the module's structure, once."""
+    """Makes the model, on the CPU, with fresh weights. No state carries over from one device or round to the next: this
+    is called for each, or, where ``blueprint`` can copy the module's structure, once."""
     loss: Callable[[Any, Any], Any]
     """(outputs, targets) of a batch -> their mean loss, a tensor with one element, or a pair (sum, weight), whose batch
     mean is sum / weight: that of a loss with class weights or masked positions adds up over batches and devices."""
@@ -264,7 +311,8 @@ class Learner:
     def load(self, model: Tensors) -> nn.Module:
         """The model filled with a checkpoint, of arrays or of torch tensors, as those of ``state_dict()``. Raises
         CheckpointMismatch, naming what differs."""
-        return self._loaded(state.arrays(model))[0]
+        with private_chance(0):
+            return self._filled(state.arrays(model), new=True).module
 
     def tensors(self, module: nn.Module) -> Tensors:
         """A module's tensors as a checkpoint holds them: the inverse of ``load``."""
@@ -305,14 +353,16 @@ class Learner:
         """
         examples = as_examples(training_part(data), "training data")
         model = state.arrays(model)
-        module, own = self._loaded(model)
-        sent = state.sent_names(model, task.averaged, self.averaged)
-        params = freeze(own, sent)
-        floating = floating_of(module)
         if task.score_held_out and (reason := self.unaddable()):
             raise LearnerFailed(reason)
         scored = held_out if held_out is not None else held_out_part(data)
-        with private_chance(derive_seed("layers", task.seed, round, device)):
+        with private_chance(0):
+            filled = self._filled(model)
+            module, own, manifest = filled.module, filled.tensors.own, filled.tensors.manifest
+            sent = state.sent_names(manifest, task.averaged, self.averaged)
+            params = freeze(own, sent)
+            floating = floating_of(module)
+            torch.random.default_generator.manual_seed(derive_seed("layers", task.seed, round, device))
             before = None
             if task.score_held_out and scored is not None:
                 with suppress(NoExamples):
@@ -333,10 +383,12 @@ class Learner:
                 floating=floating,
                 **({} if offset is None else {"offset": [offset.get(name) for name in _names(own, params)]}),
             )
-        delta = _differences(state.named_tensors(module), model, sorted(sent))
-        whole = Manifest.of({name: state.host(name, tensor) for name, tensor in own.items()})
+            again = filled.again()
+            delta = _differences(filled.tensors.views if again else state.views(module), model, sorted(sent))
+            if again:
+                object.__setattr__(self, _SPARE, filled)
         work, means = trained.work, trained.metrics
-        return Update(delta, len(examples), work=work, metrics=means, held_out=before, model=whole, copy=False)
+        return Update(delta, len(examples), work=work, metrics=means, held_out=before, model=manifest, copy=False)
 
     @only_reads
     def evaluate(self, model: Tensors, data: Any, *, batch: int = _SCORING_BATCH, device: str = "") -> Score:
@@ -348,10 +400,14 @@ class Learner:
         """
         if batch < 1:
             raise ValueError(f"batch must be at least 1 example, not {batch}")
-        module = self.load(model)
         part = held_out_part(data)
         with private_chance(0):
-            return self._score(module, part if part is not None else data, batch)
+            filled = self._filled(state.arrays(model))
+            torch.random.default_generator.manual_seed(0)
+            found = self._score(filled.module, part if part is not None else data, batch)
+            if filled.again():
+                object.__setattr__(self, _SPARE, filled)
+        return found
 
     @property
     def stateful(self) -> tuple[str, ...]:
@@ -361,10 +417,9 @@ class Learner:
     def untrainable(self, planned: Sequence[str]) -> str:
         """Why a plan whose ``averaged`` is ``planned`` cannot be trained, as a sentence; empty where it can."""
         with private_chance(0):
-            own = state.named_tensors(self._empty())
-        model = {name: state.host(name, tensor) for name, tensor in own.items()}
+            tensors = state.ModuleTensors(self._empty())
         try:
-            freeze(own, state.sent_names(model, planned, self.averaged))
+            freeze(tensors.own, state.sent_names(tensors.manifest, planned, self.averaged))
         except LearningError as error:
             return str(error)
         return ""
@@ -412,11 +467,14 @@ class Learner:
             what="held-out data",
         )
 
-    def _loaded(self, model: Tensors) -> tuple[nn.Module, dict[str, torch.Tensor]]:
-        """The filled module, and its tensors by name."""
-        with private_chance(0):
+    def _filled(self, model: Tensors, *, new: bool = False) -> Filled:
+        """A module with these tensors. ``new``: it has not been used before."""
+        filled: Filled | None = None if new else self.__dict__.pop(_SPARE, None)
+        if filled is None:
             module = self._empty()
-        return module, state.write(module, model)
+            filled = Filled(module, copied=self.__dict__[_BUILD] is not None)
+        filled.tensors.fill(model)
+        return filled
 
     def _empty(self) -> nn.Module:
         """A new module, whose tensors a checkpoint will fill."""
@@ -478,7 +536,7 @@ def floating_of(module: nn.Module) -> torch.dtype:
     return next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
 
 
-def _differences(trained: Mapping[str, torch.Tensor], received: Tensors, names: Sequence[str]) -> Tensors:
+def _differences(trained: Tensors, received: Tensors, names: Sequence[str]) -> Tensors:
     """w - w_global in float32, by name: 16-bit numbers are widened first, float64 ones are rounded last. All
     arrays share one memory block."""
     flat = np.empty(sum(received[name].size for name in names), np.float32)
@@ -486,7 +544,7 @@ def _differences(trained: Mapping[str, torch.Tensor], received: Tensors, names: 
     start = 0
     with np.errstate(over="ignore", invalid="ignore"):
         for name in names:
-            after, before = state.host(name, trained[name]), received[name]
+            after, before = trained[name], received[name]
             stop = start + before.size
             difference = found[name] = flat[start:stop].reshape(before.shape)
             if after.dtype == np.float64:

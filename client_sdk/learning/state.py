@@ -50,28 +50,47 @@ def tied_names(module: nn.Module) -> dict[str, str]:
 def read(module: nn.Module) -> Tensors:
     """The module's tensors as numpy copies. Raises LearnerFailed for a tensor that cannot travel (complex, lazy, on a
     GPU)."""
-    return {name: host(name, tensor).copy() for name, tensor in named_tensors(module).items()}
+    return {name: view.copy() for name, view in views(module).items()}
 
 
-def write(module: nn.Module, tensors: Tensors) -> dict[str, torch.Tensor]:
-    """Fill the module with ``tensors`` and return its own, by name. Names, shapes and dtypes must be the module's, else
-    CheckpointMismatch says what differs."""
-    own, tied = _distinct(module)
-    views = {name: host(name, tensor) for name, tensor in own.items()}
-    double = next((name for name in tensors if name in tied), None)
-    if double is not None:
-        raise CheckpointMismatch(
-            f"The checkpoint does not fit the learner's model: it holds {double}, "
-            f"which is tied to {tied[double]} and travels under that name only. "
-            "A run that is started where the learner is installed leaves it out."
-        )
-    try:
-        Manifest.of(views).require(Manifest.of(tensors), "it")
-    except TensorError as error:
-        raise CheckpointMismatch(f"The checkpoint does not fit the learner's model: {error}.") from None
-    for name, view in views.items():
-        np.copyto(view, tensors[name])
-    return own
+def views(module: nn.Module) -> Tensors:
+    """The module's tensors as numpy views on their memory. Raises LearnerFailed as ``read``."""
+    return {name: host(name, tensor) for name, tensor in named_tensors(module).items()}
+
+
+class ModuleTensors:
+    """A module's tensors by name, tied ones once, as long as they stay where they are."""
+
+    def __init__(self, module: nn.Module) -> None:
+        """Raises LearnerFailed for a tensor that cannot travel (complex, lazy, on a GPU)."""
+        self.own, self._tied = _distinct(module)
+        """Those of the module itself."""
+        self.views = {name: host(name, tensor) for name, tensor in self.own.items()}
+        """Numpy views on their memory."""
+        self.manifest = Manifest.of(self.views)
+
+    def fill(self, tensors: Tensors) -> None:
+        """Copy ``tensors`` into the module. Names, shapes and dtypes must be the module's, else CheckpointMismatch says
+        what differs."""
+        if tensors.keys() != self.views.keys() or any(
+            tensors[name].shape != view.shape or tensors[name].dtype != view.dtype for name, view in self.views.items()
+        ):
+            self._require(tensors)
+        for name, view in self.views.items():
+            np.copyto(view, tensors[name])
+
+    def _require(self, tensors: Tensors) -> None:
+        double = next((name for name in tensors if name in self._tied), None)
+        if double is not None:
+            raise CheckpointMismatch(
+                f"The checkpoint does not fit the learner's model: it holds {double}, "
+                f"which is tied to {self._tied[double]} and travels under that name only. "
+                "A run that is started where the learner is installed leaves it out."
+            )
+        try:
+            self.manifest.require(Manifest.of(tensors), "it")
+        except TensorError as error:
+            raise CheckpointMismatch(f"The checkpoint does not fit the learner's model: {error}.") from None
 
 
 def arrays(tensors: Mapping[str, Any]) -> Tensors:
@@ -119,14 +138,14 @@ def statistics(module: nn.Module, patterns: Sequence[str] = ()) -> dict[str, Sta
     return found
 
 
-def sent_names(model: Tensors, planned: Sequence[str], trained: Sequence[str]) -> frozenset[str]:
-    """Which tensors of the checkpoint an update holds: the floating-point ones that the plan averages (``planned``
+def sent_names(model: Manifest, planned: Sequence[str], trained: Sequence[str]) -> frozenset[str]:
+    """Which tensors of a checkpoint an update holds: the floating-point ones that the plan averages (``planned``
     patterns).
 
     All of them must be among those that the learner trains (``trained`` patterns), or the device would send
     differences that it never meant to send. Raises CheckpointMismatch, with what to write into the plan.
     """
-    return _sent(Manifest.of(model), tuple(planned), tuple(trained))
+    return _sent(model, tuple(planned), tuple(trained))
 
 
 @lru_cache(maxsize=64)

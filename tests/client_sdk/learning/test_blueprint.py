@@ -14,6 +14,7 @@ from torch.nn.utils import weight_norm
 
 from client_sdk.learning import Learner
 from client_sdk.learning.learner import blank, blueprint
+from client_sdk.learning.local_sgd import local_sgd
 from client_sdk.protocol.devices import Task
 from client_sdk.update import Update
 
@@ -199,3 +200,87 @@ def test_modules_without_a_blueprint_are_made_anew() -> None:
     for device in ("a", "b"):
         assert trained(one, start, device).delta["weight"].any()
     assert len(made) == 3
+
+
+class Counting(nn.Linear):
+    """It counts its calls, which training must not carry from one device to the next."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 3)
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return super().forward(x) * self.calls
+
+
+class Replacing(nn.Linear):
+    """It gives its weight other memory."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits = super().forward(x)
+        with torch.no_grad():
+            self.weight.data = self.weight.clone()
+        return logits
+
+
+class Hooking(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.register_forward_hook(lambda *found: found[2] * 2)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "again"),
+    [
+        (normed, True),
+        (lambda: nn.Linear(6, 3), True),
+        (Tied, False),  # it has a buffer that no checkpoint fills
+        (Counting, False),
+        (lambda: Replacing(6, 3), False),
+        (lambda: Hooking(6, 3), False),
+        (with_closure, False),
+    ],
+)
+def test_a_module_is_filled_again_only_where_training_left_it_as_new(
+    model: Callable[[], nn.Module], again: bool
+) -> None:
+    one, modules = learner(model), []
+
+    def loop(module: nn.Module, *arguments: Any, **named: Any) -> Any:
+        modules.append(module)
+        return local_sgd(module, *arguments, **named)
+
+    start = one.initial(2)
+    for device in ("a", "b"):
+        found = one.train(start, (X, Y), TASK, device=device, loop=loop)
+        new = learner(model).train(start, (X, Y), TASK, device=device)
+        assert all(array.tobytes() == new.delta[name].tobytes() for name, array in found.delta.items())
+    assert (modules[0] is modules[1]) is again
+    assert one.load(start) is not modules[1], "who loads a model has it alone"
+
+
+def test_a_module_in_use_is_not_filled_by_a_training_inside_the_training() -> None:
+    """A loss may use its own learner."""
+    inside: list[Any] = []
+
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if not inside:
+            inside.append(None)
+            inside.append(one.evaluate(start, (X, Y)))
+        return nn.functional.cross_entropy(outputs, targets)
+
+    one = Learner(model=normed, loss=loss)
+    start = one.initial(2)
+    trained(one, start, "a")
+    inside.clear()
+    found, plain = trained(one, start, "a"), trained(learner(normed), start, "a")
+    assert all(array.tobytes() == plain.delta[name].tobytes() for name, array in found.delta.items())
+
+
+def test_what_one_plan_freezes_another_trains() -> None:
+    one = learner(normed)
+    start = one.initial(2)
+    one.train(start, (X, Y), TASK.model_copy(update={"averaged": ("4.*",)}))
+    found, plain = trained(one, start, "a"), trained(learner(normed), start, "a")
+    assert all(array.tobytes() == plain.delta[name].tobytes() for name, array in found.delta.items())
