@@ -315,6 +315,7 @@ def train(
     seeds: bool = False,
     with_rng: bool | None = None,
     offset: Tensors | None = None,
+    loop: Callable[..., Any] | None = None,
 ) -> Update:
     """The update of a loaded learner, see ``Trainer.train``. LearnerError where it gives something else.
 
@@ -323,6 +324,7 @@ def train(
 
     The learner gets private arrays of model and data, and, where it has a parameter ``rng``, a numpy Generator that
     (seed, round, device) seeds. ``seeds``: while it trains, the global generators are seeded by the same three.
+    ``loop``: how a ``Learner`` makes its steps (``Learner.train``); None: as it does.
     ``with_rng``: what ``wants_rng`` says of the learner, where the caller knows that.
     """
 
@@ -340,6 +342,8 @@ def train(
                     "object with train(..., offset=) does."
                 )
             more["offset"] = offset
+        if loop is not None:
+            more["loop"] = loop
         if not hasattr(learner, "train"):
             return learner(kept, part, task, **more)
         return learner.train(kept, part, task, device=device, round=round, deadline=deadline, held_out=held_out, **more)

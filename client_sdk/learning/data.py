@@ -38,16 +38,16 @@ class ArrayExamples:
     """``x`` and ``y`` held as tensors of shape [examples, ...]."""
 
     def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        self._x, self._y = x, y
+        self.x, self.y = x, y
 
     def __len__(self) -> int:
-        return len(self._x)
+        return len(self.x)
 
     def take(self, indices: torch.Tensor) -> tuple[Any, Any]:
-        return self._x.index_select(0, indices), self._y.index_select(0, indices)
+        return self.x.index_select(0, indices), self.y.index_select(0, indices)
 
     def span(self, start: int, stop: int) -> tuple[Any, Any]:
-        return self._x[start:stop].clone(), self._y[start:stop].clone()
+        return self.x[start:stop].clone(), self.y[start:stop].clone()
 
 
 class DatasetExamples:

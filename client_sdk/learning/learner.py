@@ -24,11 +24,13 @@ from client_sdk.data import held_out_part, training_part
 from client_sdk.isolation import only_reads
 from client_sdk.learning import state, states
 from client_sdk.learning.budget import Clock, Deadline, TimeLimit
-from client_sdk.learning.data import as_examples
+from client_sdk.learning.data import ArrayExamples, as_examples
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError, NoExamples
 from client_sdk.learning.evaluation import explained, score
 from client_sdk.learning.local_sgd import LocalResult, OptimizerFactory, PlainSGD, local_sgd, private_chance
 from client_sdk.learning.measures import number
+from client_sdk.learning.stacked import Stacks
+from client_sdk.learning.traced import NotTraced
 from client_sdk.metrics import UNDEFINED
 from client_sdk.protocol.devices import MOST_STATE, Score, Task
 from client_sdk.protocol.names import METRIC_PATTERN
@@ -389,6 +391,75 @@ class Learner:
                 object.__setattr__(self, _SPARE, filled)
         work, means = trained.work, trained.metrics
         return Update(delta, len(examples), work=work, metrics=means, held_out=before, model=manifest, copy=False)
+
+    def train_stack(
+        self, model: Tensors, clients: Sequence[tuple[str, Any]], task: Task, *, round: int, stacks: Stacks
+    ) -> list[Update | LearningError]:
+        """What ``train`` gives each of ``clients``, (device, data), or the error that it raises; all are trained
+        together (``stacks``). NotTraced where these clients, or this task, cannot be."""
+        if reason := self.unstackable(task):
+            raise NotTraced(reason)
+        found: dict[str, Update | LearningError] = {}
+        given: dict[str, ArrayExamples] = {}
+        for device, data in clients:
+            try:
+                examples = as_examples(training_part(data), "training data")
+            except LearningError as error:
+                found[device] = error
+                continue
+            if not isinstance(examples, ArrayExamples):
+                raise NotTraced("its examples are not two arrays")
+            given[device] = examples
+        if given:
+            found |= self._stack(state.arrays(model), given, task, round, stacks)
+        return [found[device] for device, _ in clients]
+
+    def _stack(
+        self, model: Tensors, clients: Mapping[str, ArrayExamples], task: Task, round: int, stacks: Stacks
+    ) -> dict[str, Update | LearningError]:
+        with private_chance(0):
+            filled = self._filled(model)
+            own, manifest = filled.tensors.own, filled.tensors.manifest
+            sent = sorted(state.sent_names(manifest, task.averaged, self.averaged))
+            params = freeze(own, sent)
+            module = filled.module
+            module.train()
+            trained = stacks.trained(
+                module, params, list(clients.items()), task, round=round, floating=floating_of(module)
+            )
+            if filled.again():
+                object.__setattr__(self, _SPARE, filled)
+        views = {name: state.host(name, tensor) for name, tensor in trained.tensors.items()}
+        found: dict[str, Update | LearningError] = {}
+        for at, (device, result) in enumerate(zip(clients, trained.results, strict=True)):
+            if isinstance(result, LearningError):
+                found[device] = result
+                continue
+            try:
+                delta = _differences({name: view[at] for name, view in views.items()}, model, sent)
+            except Diverged as error:
+                found[device] = error
+                continue
+            work, means, count = result.work, result.metrics, len(clients[device])
+            found[device] = Update(delta, count, work=work, metrics=means, model=manifest, copy=False)
+        return found
+
+    def unstackable(self, task: Task) -> str:
+        """Why clients cannot be trained together by this task, as a part of a sentence; empty where they can."""
+        return next(
+            (
+                reason
+                for refused, reason in (
+                    (self.optimizer is not PlainSGD, "its optimizer is not plain SGD"),
+                    (task.mu > 0, "the plan has a proximal term"),
+                    (task.max_grad_norm is not None, "the plan clips gradients"),
+                    (task.score_held_out, "clients score the model that they receive"),
+                    (bool(self.metrics) and self.training_metrics, "metrics are computed while it trains"),
+                )
+                if refused
+            ),
+            "",
+        )
 
     @only_reads
     def evaluate(self, model: Tensors, data: Any, *, batch: int = _SCORING_BATCH, device: str = "") -> Score:

@@ -28,7 +28,8 @@ from client_sdk.learning.budget import TimeLimit
 from client_sdk.learning.data import TensorExamples, cast
 from client_sdk.learning.errors import Diverged, LearnerFailed, OutOfTime
 from client_sdk.learning.evaluation import defined, explained
-from client_sdk.learning.measures import Measurement, detached, number, objective_of
+from client_sdk.learning.measures import Measurement, Pair, detached, number, objective_of, pair_of
+from client_sdk.learning.traced import MOST_SHAPES, Graphs
 from client_sdk.protocol.devices import Task, Work
 from client_sdk.tensors import Array
 
@@ -211,9 +212,11 @@ def local_sgd(
     metrics: Mapping[str, Any],
     floating: torch.dtype,
     offset: Sequence[Array | None] = (),
+    graphs: Graphs | None = None,
 ) -> LocalResult:
     """Train ``params`` of ``module`` in place, for the task's epochs or steps, or as long as ``limit`` allows.
-    ``offset``: what is added to the gradient of each, None: nothing.
+    ``offset``: what is added to the gradient of each, None: nothing. ``graphs``: by which steps are made where they can
+    be; None: autograd makes them.
 
     Raises OutOfTime when not one step fits, Diverged (with step and loss) for a loss that is not finite,
     LearnerFailed when the learner's own code fails. Only the model's layers draw from torch's global
@@ -229,6 +232,10 @@ def local_sgd(
     losses = weights = 0.0
     steps = seen = 0
     module.train()
+    changed = bool(added or task.mu or task.max_grad_norm is not None)
+    traced = None
+    if graphs is not None and not metrics:
+        traced = graphs.bound(module, params, fused=optimizer is PlainSGD and not changed)
     with torch.enable_grad():
         while steps < planned and limit.allows(steps):
             indices = next(batches)
@@ -236,17 +243,24 @@ def local_sgd(
             with explained(f"at step {steps + 1}, on a batch of {size}{_advice(size, count, task)}") as here:
                 inputs, targets = cast(examples.take(indices), floating)
                 here.inputs = inputs
-                outputs = here.outputs, here.targets = module(inputs), targets
-                objective, total, weight = _objective(loss(*outputs), size, steps + 1, task.learning_rate)
-                stepper.zero_grad()
-                objective.backward()
+                played = None
+                if traced is not None and (size == task.batch_size or task.batch_size <= MOST_SHAPES):
+                    played = traced.step(inputs, targets, task.learning_rate)
+                if played is not None:
+                    total, weight = _of_graph(played, size, steps + 1, task.learning_rate)
+                else:
+                    outputs = here.outputs, here.targets = module(inputs), targets
+                    objective, total, weight = _objective(loss(*outputs), size, steps + 1, task.learning_rate)
+                    stepper.zero_grad()
+                    objective.backward()
                 if added:
                     add_offset(params, added)
                 if task.mu:
                     add_proximal(params, received, task.mu)
                 if task.max_grad_norm is not None:
                     clip(params, task.max_grad_norm, steps + 1)
-                stepper.step()
+                if played is None or traced is None or not traced.fused:
+                    stepper.step()
                 losses, weights = losses + total, weights + weight
                 if metrics:
                     measures.update(detached(outputs[0]), targets, size)
@@ -274,6 +288,27 @@ def _advice(size: int, count: int, task: Task) -> str:
     return " (task.drop_last = true leaves out an epoch's smaller last batch)"
 
 
+def _of_graph(found: tuple[Any, Any, Any], size: int, step: int, learning_rate: float) -> Pair:
+    """(sum, weight) of the loss, after the checks of ``_objective``."""
+    objective, total, weight = found
+    _require_finite(value := number("loss", objective), step, learning_rate)
+    if weight is None:
+        return value * size, float(size)
+    return number("loss", total), pair_of("loss", (total, weight))[1]
+
+
+def _require_finite(value: float, step: int, learning_rate: float) -> None:
+    if not math.isfinite(value):
+        raise diverged(value, step, learning_rate)
+
+
+def diverged(value: float, step: int, learning_rate: float) -> Diverged:
+    """What is raised where the loss at a step is not finite."""
+    return Diverged(
+        f"The loss at step {step} is {value}: try a smaller learning rate than {learning_rate:g}, or max_grad_norm."
+    )
+
+
 def _objective(found: Any, size: int, step: int, learning_rate: float) -> tuple[torch.Tensor, float, float]:
     """The result of ``objective_of``, after a check that the loss is finite and has gradients."""
     objective, total, weight = objective_of(found, size)
@@ -282,10 +317,7 @@ def _objective(found: Any, size: int, step: int, learning_rate: float) -> tuple[
             f"The loss gave a {type(objective).__name__}: it must give a tensor with one element, the batch's mean, or "
             "a pair (sum, weight)."
         )
-    if not math.isfinite(value := number("loss", objective)):
-        raise Diverged(
-            f"The loss at step {step} is {value}: try a smaller learning rate than {learning_rate:g}, or max_grad_norm."
-        )
+    _require_finite(number("loss", objective), step, learning_rate)
     if not objective.requires_grad:
         raise LearnerFailed("The loss does not depend on any trained tensor: nothing can be learned.")
     return objective, total, weight

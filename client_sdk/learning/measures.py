@@ -223,12 +223,13 @@ def _pairing(function: Callable[[Any, Any], Any], loss: Callable[[Any, Any], Any
     """The function as one that gives pairs, where it is known to be a mean."""
     if function is accuracy:
         return AccuracyBeside(loss) if loss is not None else right_and_counted
-    if any(function is one for one in _OF_LABELS):
+    if any(function is one for one in OF_LABELS):
         return _Mean(function, by_labels=True)
     return _Mean(function, by_labels=False) if any(function is one for one in _OF_EXAMPLES) else function
 
 
-_OF_LABELS = (functional.cross_entropy, functional.nll_loss)
+OF_LABELS = (functional.cross_entropy, functional.nll_loss)
+"""The losses that leave out examples whose label is ``IGNORED``."""
 _OF_EXAMPLES = (
     functional.binary_cross_entropy,
     functional.binary_cross_entropy_with_logits,

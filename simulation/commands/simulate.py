@@ -85,6 +85,13 @@ def simulate(
         Path | None, typer.Option(metavar="FILE.safetensors", help="First checkpoint. (default: the learner's)")
     ] = None,
     engine: Annotated[str, typer.Option(help="What trains the clients: serial or processes.")] = "serial",
+    steps: Annotated[
+        str,
+        typer.Option(
+            help="How clients make local steps: exact, in the bits of deployment; fast, as takes the least time here; "
+            "or traced, channels_last, stacked, stacked-<clients at once>."
+        ),
+    ] = "exact",
     secure: Annotated[
         str,
         typer.Option(help="Of a plan with [secure]: masked, really; or quantized only, with the same bits, and cheap."),
@@ -163,6 +170,7 @@ def simulate(
     from simulation.commands.data import shared_out, some_of
     from simulation.commands.rerun import again, hint
     from simulation.engines import EngineName
+    from simulation.engines.steps import asked
     from simulation.errors import ClientFailed, SimulationError
     from simulation.partitioning import By
     from simulation.simulator import simulate as simulator
@@ -173,6 +181,10 @@ def simulate(
         fail(f"There is no partition method {shares.by}; there are {', '.join(get_args(By))}.")
     if engine not in get_args(EngineName):
         fail(f"There is no engine {engine}; there are {', '.join(get_args(EngineName))}.")
+    try:
+        asked(steps)
+    except ValueError as error:
+        fail(f"{str(error)[:1].upper()}{str(error)[1:]}.")
     if secure not in get_args(SecureWay):
         fail(f"There is no way {secure} to simulate secure rounds; there are {', '.join(get_args(SecureWay))}.")
     if (only is None) != (round_ is None):
@@ -222,6 +234,7 @@ def simulate(
             engine=cast("EngineName", engine),
             secure=cast("SecureWay", secure),
             workers=workers,
+            steps=steps,
             init=init,
             seed=seed,
             folder=folder,

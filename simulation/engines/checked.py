@@ -66,6 +66,8 @@ class CheckedEngine:
         self._pool: ProcessPool | None = None
         self._model: SharedTensors | None = None
         self._before: set[str] = set()
+        self._given: dict[Job, Job] = {}
+        """The jobs of the round that are trained in stacks: as they were submitted -> with their stack."""
         self._job: Job | None = None
         self._task = 0
         self._found: str | None = None
@@ -85,6 +87,7 @@ class CheckedEngine:
     def begin(self, round: int, model: Tensors) -> None:
         self._compare()
         self._job = self.noted = None
+        self._given.clear()
         if self._left:
             self._start(model)
         else:
@@ -92,6 +95,8 @@ class CheckedEngine:
         self._engine.begin(round, model)
 
     def submit(self, jobs: Sequence[Job]) -> None:
+        given, jobs = jobs, self._kernel.stacked(jobs)
+        self._given |= {one: job for one, job in zip(given, jobs, strict=True) if job.stack}
         if self._checks and jobs and self._job is None:
             # One that has been trained before, and comes last: others have left behind what they leave behind.
             place = max(range(len(jobs)), key=lambda at: (jobs[at].device in self._before, -jobs[at].cost, at))
@@ -103,6 +108,7 @@ class CheckedEngine:
         self._engine.submit([self._marked(job) for job in jobs])
 
     def result(self, job: Job, meanwhile: Meanwhile = nothing) -> Result:
+        job = self._given.get(job, job)
         result = self._engine.result(self._marked(job), meanwhile)
         if job == self._job and not isinstance(result, CannotTrain):
             self._found = result.digest
@@ -199,7 +205,8 @@ class CheckedEngine:
                 sys.modules["torch"].set_num_threads(1)
             before = state_of(self._kernel.learner)
             model = {} if self._model is None else self._model.view()
-            found = [self._kernel.train(model, Job(**task["job"])) for _ in range(2)]
+            job = Job(**task["job"] | {"stack": tuple(task["job"]["stack"])})
+            found = [self._kernel.train(model, job) for _ in range(2)]
             after = state_of(self._kernel.learner)
             body: dict[str, Any] = {"task": task["task"]}
             body["changed"] = [what for what, mark in after.items() if before.get(what) != mark]
@@ -351,6 +358,7 @@ def noted(folder: Path, run: str) -> tuple[str, Job, str] | None:
     """(model, job, digest) of what was noted last; None where that cannot be read."""
     try:
         body = json.loads((folder / _FILE.format(run=run)).read_bytes())
-        return str(body["model"]), Job(**body["job"]), str(body["digest"])
+        job = Job(**body["job"] | {"stack": tuple(body["job"]["stack"])})
+        return str(body["model"]), job, str(body["digest"])
     except (OSError, ValueError, TypeError, KeyError):
         return None

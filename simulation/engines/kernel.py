@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from hashlib import blake2b
 from pathlib import Path
@@ -20,7 +20,7 @@ from client_sdk.codecs.port import require_encodable
 from client_sdk.device.durable_folder import DurableFolder
 from client_sdk.device.states import Candidate, Kept, StateFolder, encoded, key_of
 from client_sdk.device.strategies import BadNumbers, Keeps, Learn, Local, StrategyError, train_by
-from client_sdk.learners import LearnerError, evaluate, train, wants_rng
+from client_sdk.learners import LearnerError, evaluate, wants_rng
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError, NoExamples, OutOfTime
 from client_sdk.protocol.devices import Score, Task, UpdateReport
 from client_sdk.tensors import Float32, Layout, ManifestMismatch, TensorError, Tensors, pieces
@@ -36,6 +36,7 @@ from coordinator.runtime.extensions import installed
 from simulation.clients import Clients
 from simulation.clients.holdings import ClientData
 from simulation.engines.port import CannotTrain, Done, Job
+from simulation.engines.steps import EXACT, Stepper, Steps
 from simulation.errors import own_trace
 
 _OF_THE_DEVICE = (OutOfTime, NoExamples, Diverged)
@@ -97,9 +98,11 @@ class Kernel:
         *,
         weight_unit: int | None = None,
         states: Path | None = None,
+        steps: Steps = EXACT,
     ) -> None:
         """``layout``: of an update, decoded. ``weight_unit``: the run's; None: of a new run. ``states``: the folder of
-        what clients keep for a strategy. PlanError where the plan's rule is not installed here."""
+        what clients keep for a strategy. ``steps``: how they are made. PlanError where the plan's rule is not installed
+        here."""
         self.plan = plan
         self._weight_unit = plan.weight_unit if weight_unit is None else weight_unit
         self._secure = plan.secure is not None
@@ -109,6 +112,7 @@ class Kernel:
         self.layout = layout
         self._bounds = Bounds.of(plan, layout)
         self.learner = learner
+        self._stepper = Stepper(learner, steps)
         self._clients = clients
         self._codec = codecs.beside(plan.task.codec, layout.statistics)
         self._digest = plan.digest
@@ -142,15 +146,60 @@ class Kernel:
     def _with_rng(self) -> bool:
         return wants_rng(self.learner)
 
+    def stacked(self, jobs: Sequence[Job]) -> list[Job]:
+        """The jobs of a round, each with the stack in which its client is trained: those that take about as long are
+        trained together, whatever the engine. Each alone where local steps are made client by client."""
+        lanes = self._stepper.steps.lanes
+        if lanes == 1 or self._half is not None:
+            return list(jobs)
+        alike: dict[tuple[tuple[str, float], ...], list[int]] = {}
+        for place, job in enumerate(jobs):
+            if job.steps is None:
+                alike.setdefault(tuple(job.changes.items()), []).append(place)
+        found = list(jobs)
+        for places in alike.values():
+            places.sort(key=lambda place: (jobs[place].cost, place))
+            for start in range(0, len(places), lanes):
+                stack = places[start : start + lanes]
+                devices = tuple(jobs[place].device for place in stack)
+                for place in stack:
+                    found[place] = replace(jobs[place], stack=devices)
+        return found
+
+    def train_stack(self, model: Tensors, jobs: Sequence[Job]) -> list[Contributed | CannotTrain]:
+        """Returns what ``train`` gives each job; ``jobs`` are of one stack."""
+        try:
+            made = self._stack(model, jobs[0])
+        except Exception as error:  # noqa: BLE001 - it is the same for all of them
+            made = dict.fromkeys(jobs[0].stack, error)
+        return [self._outcome(job, partial(self._of_stack, made, job)) for job in jobs]
+
     def train(self, model: Tensors, job: Job) -> Contributed | CannotTrain:
         """Returns the client's update from ``model``, or why there is none."""
+        if job.stack:
+            return self.train_stack(model, [job])[0]
+        return self._outcome(job, lambda: self._local(model, self._clients[job.device], job))
+
+    def _stack(self, model: Tensors, job: Job) -> dict[str, Update | Exception]:
+        """The updates of all clients of the job's stack, or why one has none."""
+        clients = [(device, self._clients[device]) for device in job.stack]
+        with one_thread():
+            found = self._stepper.stack(model, clients, self._task(job.changes), job.round)
+        return dict(zip(job.stack, found, strict=True))
+
+    def _of_stack(self, made: Mapping[str, Update | Exception], job: Job) -> Local:
+        found = made[job.device]
+        if isinstance(found, Exception):
+            raise found
+        return Local(update=found)
+
+    def _outcome(self, job: Job, make: Callable[[], Local]) -> Contributed | CannotTrain:
         try:
-            data = self._clients[job.device]
             try:
-                local = self._local(model, data, job)
+                local = make()
             except TensorError as error:
                 raise LearnerFailed(f"The learner's update cannot be made: {error}.") from error
-            contributed = self._contributed(local.update, job, most=data.examples)
+            contributed = self._contributed(local.update, job, most=self._clients[job.device].examples)
             if self.states is not None:
                 self.states.put(state_key(job.device), Candidate(job.round, job.attempt, "-"), local.state, 0.0)
             return contributed
@@ -212,15 +261,13 @@ class Kernel:
                 "early: an object with train(..., deadline=) can."
             )
         with one_thread():
-            return train(
-                self.learner,
+            return self._stepper.train(
                 model,
                 data,
                 task,
                 device=job.device,
                 round=job.round,
                 deadline=_whole if job.steps is None else _Steps(job.steps),
-                seeds=True,
                 with_rng=self._with_rng,
                 offset=offset,
             )

@@ -52,6 +52,9 @@ class Job:
     """The round's clip, where the plan's adapts."""
     checked: bool = False
     """Whether the digest of the update is wanted."""
+    stack: tuple[str, ...] = ()
+    """The devices that are trained together with this one, in their order, itself among them (``Kernel.stacked``);
+    empty: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

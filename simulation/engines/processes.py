@@ -28,7 +28,7 @@ from simulation.engines.kernel import Kernel
 from simulation.engines.memory import SharedTensors, VectorFile, columns, shared_lanes
 from simulation.engines.port import CannotTrain, Done, Job, Meanwhile, Result, nothing
 from simulation.engines.process_pool import Answer, Channel, JsonObject, ProcessPool, flush_output
-from simulation.engines.serial import Partial
+from simulation.engines.serial import Partial, by_stack
 from simulation.errors import SimulationError, not_scored
 
 # ------------------------------------------------------------ a worker
@@ -40,8 +40,8 @@ from simulation.errors import SimulationError, not_scored
 # message                  action                                          answer
 # ======================== =============================================== ============================================
 # do: tasks, tasks, each
-# - task, do: train, job   trains the client; its update is in the sum     task, and report, weight (and slot), or
-#                                                                          reason and trace
+# - task, do: train, jobs, trains these clients, of one stack or one       task, and results, of each: report, weight
+#   stack                  alone; their updates are in the sum             (and slot), or reason and trace
 # - task, do: score,       scores the model for scoring                    task, and score, or raised
 #   device
 # do: drop                 drops the tasks that it has not begun           task, dropped, for each of them
@@ -131,8 +131,12 @@ class EngineWorker:
                 raise AssertionError(f"the engine sent a message that its worker does not know: {unknown!r}")
 
     def _trained(self, task: JsonObject) -> JsonObject:
-        job = Job(**task["job"])
-        result = self._partial.work(job)
+        stack = tuple(task["stack"])
+        jobs = [Job(**job, stack=stack) for job in task["jobs"]]
+        results = self._partial.work_stack(jobs) if stack else [self._partial.work(jobs[0])]
+        return {"results": [self._answer(job, result) for job, result in zip(jobs, results, strict=True)]}
+
+    def _answer(self, job: Job, result: Result) -> JsonObject:
         if isinstance(result, CannotTrain):
             return {"reason": result.reason, "trace": result.trace, "bad_values": result.bad_values}
         answer: JsonObject = {
@@ -174,7 +178,7 @@ def _one_thread() -> None:
 # ------------------------------------------------------------ the engine
 
 
-_JOB = tuple(found.name for found in fields(Job))
+_JOB = tuple(found.name for found in fields(Job) if found.name != "stack")
 
 
 class ProcessEngine:
@@ -188,7 +192,8 @@ class ProcessEngine:
         self._pool: ProcessPool | None = None
         self._needs_all = kernel.needs_all
         self._shared: list[SharedState] = []
-        self._tasks: dict[Job, int] = {}
+        self._tasks: dict[Job, tuple[int, int]] = {}
+        """Which task a job is of, and its place there."""
         self._closed = False
 
     def begin(self, round: int, model: Tensors) -> None:
@@ -204,18 +209,18 @@ class ProcessEngine:
 
     def submit(self, jobs: Sequence[Job]) -> None:
         pool = self._begun()
-        for job in jobs:
-            if job not in self._tasks:
-                self._tasks[job] = self._put(pool, job)
+        for stack in by_stack(job for job in jobs if job not in self._tasks):
+            self._put(pool, stack)
         pool.start()
 
     def result(self, job: Job, meanwhile: Meanwhile = nothing) -> Result:
         pool = self._begun()
         if job not in self._tasks:
-            self._tasks[job] = self._put(pool, job, now=True)
-        if not pool.has(self._tasks[job]):
+            self._put(pool, [job], now=True)
+        task, place = self._tasks[job]
+        if not pool.has(task):
             meanwhile()
-        return _result(pool.answer(self._tasks[job]))
+        return _result(pool.answer(task).body["results"][place])
 
     def total(self, weights: Mapping[str, int]) -> ExactSum:
         pool = self._begun()
@@ -240,10 +245,10 @@ class ProcessEngine:
         if not self._needs_all:
             raise ManifestMismatch("the plan's rule adds updates up: none of them is stored")
         found: dict[str, tuple[VectorFile, int]] = {}
-        for job, answer in self._answers(self._begun()):
-            vectors = self._shared[answer.worker].vectors
-            if vectors is not None and "slot" in answer.body:
-                found.setdefault(job.device, (vectors, answer.body["slot"]))
+        for job, worker, body in self._answers(self._begun()):
+            vectors = self._shared[worker].vectors
+            if vectors is not None and "slot" in body:
+                found.setdefault(job.device, (vectors, body["slot"]))
         missing = next((device for device in devices if device not in found), None)
         if missing is not None:
             raise ManifestMismatch(f"the update of {missing!r} was never trained here")
@@ -299,23 +304,27 @@ class ProcessEngine:
             raise SimulationError("no round has begun")
         return self._pool
 
-    def _put(self, pool: ProcessPool, job: Job, *, now: bool = False) -> int:
-        what = f"trained client {job.device!r} in round {job.round}"
-        return pool.put(
-            {"do": "train", "job": {name: getattr(job, name) for name in _JOB}}, what, cost=job.cost, now=now
-        )
+    def _put(self, pool: ProcessPool, jobs: Sequence[Job], *, now: bool = False) -> None:
+        what = f"trained client {jobs[0].device!r} in round {jobs[0].round}"
+        bodies = [{name: getattr(job, name) for name in _JOB} for job in jobs]
+        message = {"do": "train", "jobs": bodies, "stack": jobs[0].stack}
+        task = pool.put(message, what, cost=sum(job.cost for job in jobs), now=now)
+        self._tasks |= {job: (task, place) for place, job in enumerate(jobs)}
 
     def _settle(self, pool: ProcessPool) -> None:
         """Waits for tasks under way; tasks that no worker has begun are as if they had not been submitted."""
         dropped = pool.settle()
-        self._tasks = {job: task for job, task in self._tasks.items() if task not in dropped}
+        self._tasks = {job: at for job, at in self._tasks.items() if at[0] not in dropped}
 
-    def _answers(self, pool: ProcessPool) -> Iterator[tuple[Job, Answer]]:
-        """Yields what has been trained in this round so far, in that order."""
-        numbers = {task: job for job, task in self._tasks.items()}
+    def _answers(self, pool: ProcessPool) -> Iterator[tuple[Job, int, JsonObject]]:
+        """Yields (job, worker, answer) of what has been trained in this round so far, in that order."""
+        jobs: dict[int, list[tuple[Job, int]]] = {}
+        for job, (task, place) in self._tasks.items():
+            jobs.setdefault(task, []).append((job, place))
         for task, answer in pool.answers.items():
-            if task in numbers and "report" in answer.body:
-                yield numbers[task], answer
+            for job, place in jobs.get(task, ()):
+                if "report" in (body := answer.body["results"][place]):
+                    yield job, answer.worker, body
 
     def _parts(self, pool: ProcessPool, weights: Mapping[str, int]) -> list[dict[str, int]]:
         """Returns each worker's part of ``weights``: the devices whose updates it has. Each device counts once.
@@ -324,9 +333,9 @@ class ProcessEngine:
         """
         parts: list[dict[str, int]] = [{} for _ in range(len(pool))]
         left = dict(weights)
-        for job, answer in self._answers(pool):
-            if left.get(job.device) == answer.body["weight"]:
-                parts[answer.worker][job.device] = left.pop(job.device)
+        for job, worker, body in self._answers(pool):
+            if left.get(job.device) == body["weight"]:
+                parts[worker][job.device] = left.pop(job.device)
         if left:
             raise ManifestMismatch("an update that counts was never trained here")
         return parts
@@ -339,8 +348,7 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def _result(answer: Answer) -> Result:
-    body = answer.body
+def _result(body: JsonObject) -> Result:
     if "report" in body:
         report = UpdateReport.model_validate_json(body["report"])
         return Done(report=report, weight=body["weight"], treated=Treated(**body["treated"]), digest=body["digest"])

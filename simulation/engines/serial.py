@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +50,14 @@ class Partial:
 
     def work(self, job: Job) -> Result:
         """Trains the client. Its update is in the sum once, however often this is called."""
-        found = self.kernel.train(self._model, job)
+        return self._taken(job, self.kernel.train(self._model, job))
+
+    def work_stack(self, jobs: Sequence[Job]) -> list[Result]:
+        """``work`` for each of these clients, which are of one stack."""
+        found = self.kernel.train_stack(self._model, jobs)
+        return [self._taken(job, one) for job, one in zip(jobs, found, strict=True)]
+
+    def _taken(self, job: Job, found: Contributed | CannotTrain) -> Result:
         if isinstance(found, CannotTrain):
             return found
         self._jobs[job.device] = job
@@ -68,8 +75,8 @@ class Partial:
             return
         jobs = [job for device, job in self._jobs.items() if self.weights.get(device) == weights.get(device, -1)]
         self.begin(self._model)
-        for job in jobs:
-            self.work(job)
+        for stack in by_stack(jobs):
+            self.work_stack(stack) if stack[0].stack else self.work(stack[0])
 
     def columns(self, devices: Sequence[str]) -> Iterator[NDArray[np.float32]]:
         """See ``Engine.columns``; of updates that are stored here."""
@@ -94,24 +101,41 @@ class Partial:
         return ExactSum(0, self._lanes) if self._needs_all else self.kernel.empty_sum(self._lanes)
 
 
+def by_stack(jobs: Iterable[Job]) -> list[list[Job]]:
+    """The jobs of each stack together; each other job alone."""
+    found: dict[object, list[Job]] = {}
+    for job in jobs:
+        found.setdefault(job.stack or job, []).append(job)
+    return list(found.values())
+
+
 # ------------------------------------------------------------ the engine
 
 
 class SerialEngine:
-    """See ``Engine``. A job is trained when its result is requested, so none is trained in vain."""
+    """See ``Engine``. A job is trained when its result, or that of another in its stack, is requested."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._partial = Partial(kernel)
+        self._stacks: dict[Job, list[Job]] = {}
+        self._results: dict[Job, Result] = {}
 
     def begin(self, round: int, model: Tensors) -> None:
+        self._stacks.clear()
+        self._results.clear()
         self._partial.begin(model)
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        pass
+        self._stacks |= {job: stack for stack in by_stack(jobs) if stack[0].stack for job in stack}
 
     def result(self, job: Job, meanwhile: Meanwhile = nothing) -> Result:
-        return self._partial.work(job)
+        if job not in self._stacks:
+            return self._partial.work(job)
+        if job not in self._results:
+            stack = self._stacks[job]
+            self._results |= zip(stack, self._partial.work_stack(stack), strict=True)
+        return self._results[job]
 
     def total(self, weights: Mapping[str, int]) -> ExactSum:
         self._partial.restrict(weights)

@@ -28,6 +28,7 @@ from coordinator.pictures import Curve
 from coordinator.runtime import views
 from coordinator.runtime.insight.participation import ParticipationLog, registered
 from coordinator.store.port import RunRow, Store, StoreError
+from simulation.engines.steps import Steps
 from simulation.history import folder as folders
 from simulation.history.folder import HistoryError
 from simulation.history.rounds import (
@@ -157,6 +158,12 @@ class RecordedRun(WithCurves):
         """Whether the learner was to be checked for state: False where it is declared ``deterministic = False``."""
         resumed = (row.action for row in self._store.audit(self.run))
         return NOT_DETERMINISTIC not in self._row().origin and RESUMED_UNCHECKED not in resumed
+
+    @property
+    def steps(self) -> str:
+        """How clients made their local steps: ``exact``, ``traced``, ``channels_last`` or ``stacked-<clients at once>``
+        (``simulation.engines.steps``)."""
+        return Steps.of(self._row().origin).name
 
     @property
     def unmasked(self) -> bool:

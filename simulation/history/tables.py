@@ -127,6 +127,7 @@ def standing(history: RecordedRun) -> str:
     status = "interrupted" if history.interrupted and history.status == "running" else history.status
     masks = "; secure rounds, simulated without masks" if history.unmasked else ""
     masks += "" if history.deterministic else "; the learner is declared not deterministic"
+    masks += "" if history.steps == "exact" else f"; local steps: {history.steps}"
     return f"{shown}, {status}" + (f" ({history.reason})" if history.reason else "") + masks
 
 

@@ -65,6 +65,7 @@ class AllSimulateOptions(SimulateOptions, total=False):
 
     datacenter: Mapping[str, Any] | None
     rounds: int | None
+    steps: str
 
 
 # ------------------------------------------------------------ checks

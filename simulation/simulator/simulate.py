@@ -42,6 +42,7 @@ from simulation.clients import Clients
 from simulation.clients.holdings import as_given
 from simulation.engines import CannotTrain, EngineName, Job, MakeEngine, engine_called
 from simulation.engines.kernel import Kernel
+from simulation.engines.steps import asked
 from simulation.errors import ClientFailed, SimulationError, SimulationWarning, Stalled
 from simulation.history import History
 from simulation.history.rounds import state_in
@@ -103,6 +104,7 @@ def simulate(
     codec: Any = None,
     engine: EngineName | MakeEngine = "serial",
     workers: int | None = None,
+    steps: str = "exact",
     init: InitLike = None,
     statistics: Mapping[str, StatisticRole] | None = None,
     secure: SecureWay = "masked",
@@ -134,6 +136,9 @@ def simulate(
       them, and says so.
     - ``engine``: ``serial``, ``processes`` (``workers`` of them; None: one for each core), or a function from a
       ``Kernel`` to an ``Engine``. All give the same bits.
+    - ``steps``: how clients make their local steps: ``exact``, in the bits of deployment; ``fast``, by what takes the
+      least time here of ``traced``, ``channels_last`` and ``stacked-<clients at once>``, which can be named too. Their
+      updates differ by the order of roundings (``simulation.engines.steps``), and the history says which it was.
     - ``init``: the first checkpoint, as arrays, a torch ``state_dict()`` (tied weights under all their names or one)
       or a safetensors file; None: the learner's, from ``seed``.
     - ``statistics``: which tensors are statistics, by name or shell pattern: ``{"*.mean": "statistic", "*.var":
@@ -166,6 +171,7 @@ def simulate(
         raise ValueError("only= and round= go together: which client, and as in which round")
     checks.require_learner(learner)
     checks.require_whole("seed", seed, 0)
+    asked(steps)
     if round is not None:
         checks.require_whole("round", round, 1)
     given = {"strategy": strategy, "rule": rule, "server_optimizer": server_optimizer, "selection": selection}
@@ -206,6 +212,7 @@ def simulate(
             datacenter=datacenter or {},
             masked=secure == "masked",
             objects=objects,
+            steps=steps,
         )
     except (StoreError, BlobError) as error:
         raise SimulationError(f"the run cannot be stored in {folder or 'a temporary folder'}: {error}") from error

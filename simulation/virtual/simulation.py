@@ -63,6 +63,7 @@ from simulation.engines import CannotTrain, Job, Kernel, MakeEngine
 from simulation.engines.checked import CheckedEngine, is_deterministic, note, noted
 from simulation.engines.kernel import state_key
 from simulation.engines.port import Engine
+from simulation.engines.steps import Steps, asked, chosen
 from simulation.errors import SimulationWarning
 from simulation.history import History
 from simulation.history.ledger import copy_run, follow
@@ -109,10 +110,12 @@ class Simulation:
         datacenter: Mapping[str, Any],
         masked: bool = True,
         objects: Mapping[str, Mapping[str, Provided]] = MappingProxyType({}),
+        steps: str = "exact",
     ) -> None:
         """``init`` makes the first checkpoint, unless the ``folder`` has a run of this plan already: that one is
         resumed. ``said``: the roles of its tensors. ``masked``: whether devices really mask in secure rounds.
-        ``objects``: what the plan names without a package (``client_sdk.extensions``).
+        ``objects``: what the plan names without a package (``client_sdk.extensions``). ``steps``: how clients make
+        their local steps (``simulation.engines.steps``); a run that is resumed goes on as it was begun.
 
         FolderError, StoreError, ProblemError where it cannot begin.
         """
@@ -135,11 +138,11 @@ class Simulation:
             agenda = self._agenda = Agenda(time.time() if authority is None else EPOCH)
             origin += "" if is_deterministic(learner) else NOT_DETERMINISTIC
             origin += "" if plan.privacy is None else PROTECTS_NOBODY
-            origin = origin if masked or authority is None else origin + UNMASKED
             shared = algorithm(plan, installed(plan)).shared
             said = _with_roles_of_shared(said, plan, shared)
             if before is not None:
-                _require_same(before, plan, masked)
+                _require_same(before, plan, masked, steps)
+                how = Steps.of(before.origin)
                 copy_run(self._store_of_folder, self.store, before.run)
                 agenda.now = max((event.at for event in self.store.events(before.run, before.seq - 1)), default=0.0)
                 manifest = Manifest.of(self._tensors(before.init))
@@ -152,7 +155,9 @@ class Simulation:
                 whole, _ = with_shared(Manifest.of(tensors), plan.task.averaged, said(Manifest.of(tensors)), shared)
                 tensors = {name: tensors.get(name, _zeros(spec)) for name, spec in whole.items()}
                 manifest, body = Manifest.of(tensors), to_bytes(tensors)
+                how = chosen(steps, learner, plan.task, clients, tensors, plan.cohort.select)
                 unit, roles = plan.weight_unit, said(manifest)
+            origin += how.said + ("" if masked or authority is None else UNMASKED)
             self.resumed = before is not None
             self._changes: Layer = self.store.follow() if folder is not None else {}
             self._clients, self._class_of = clients, class_of
@@ -160,7 +165,7 @@ class Simulation:
             layout = Layout.of(manifest, plan.task.averaged, roles)
             kept = folder or Path(self._exits.enter_context(TemporaryFolder("quorate-states-")))
             states = kept / STATES_FOLDER / plan.digest[:32]
-            self.kernel = Kernel(plan, learner, clients, layout, weight_unit=unit, states=states)
+            self.kernel = Kernel(plan, learner, clients, layout, weight_unit=unit, states=states, steps=how)
             self.engine = CheckedEngine(make_engine(self.kernel), self.kernel)
             self._exits.callback(self.engine.close)
             self._parent = ""
@@ -401,8 +406,12 @@ def _usual(plan: Plan, clients: Clients) -> float | None:
     return float(np.minimum(clients.sizes, plan.secure.cap(plan.aggregation)).mean())
 
 
-def _require_same(before: RunRow, plan: Plan, masked: bool) -> None:
-    """FolderError where a run with secure rounds was begun in the other way: its history would not tell the truth."""
+def _require_same(before: RunRow, plan: Plan, masked: bool, steps: str) -> None:
+    """FolderError where a run was begun with other local steps, or its secure rounds in the other way: its history
+    would not tell the truth."""
+    begun, (kind, lanes) = Steps.of(before.origin), asked(steps)
+    if kind != "fast" and not begun.reason and (kind != begun.kind or (lanes and lanes != begun.lanes)):
+        raise FolderError(f'run {before.run} was begun with steps="{begun.name}": continue it with the same')
     if plan.secure is not None and before.origin.endswith(UNMASKED) == masked:
         way = "quantized" if masked else "masked"
         raise FolderError(f'run {before.run} was begun with secure="{way}": continue it in that way')
