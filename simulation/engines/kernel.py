@@ -36,7 +36,7 @@ from coordinator.runtime.extensions import installed
 from simulation.clients import Clients
 from simulation.clients.holdings import ClientData
 from simulation.engines.port import CannotTrain, Done, Job
-from simulation.engines.steps import EXACT, Stepper, Steps
+from simulation.engines.steps import EXACT, Stepper
 from simulation.errors import own_trace
 
 _OF_THE_DEVICE = (OutOfTime, NoExamples, Diverged)
@@ -98,11 +98,11 @@ class Kernel:
         *,
         weight_unit: int | None = None,
         states: Path | None = None,
-        steps: Steps = EXACT,
+        stepper: Stepper | None = None,
     ) -> None:
         """``layout``: of an update, decoded. ``weight_unit``: the run's; None: of a new run. ``states``: the folder of
-        what clients keep for a strategy. ``steps``: how they are made. PlanError where the plan's rule is not installed
-        here."""
+        what clients keep for a strategy. ``stepper``: makes clients' local steps; None: exactly. PlanError where the
+        plan's rule is not installed here."""
         self.plan = plan
         self._weight_unit = plan.weight_unit if weight_unit is None else weight_unit
         self._secure = plan.secure is not None
@@ -112,7 +112,7 @@ class Kernel:
         self.layout = layout
         self._bounds = Bounds.of(plan, layout)
         self.learner = learner
-        self._stepper = Stepper(learner, steps)
+        self._stepper = Stepper(learner, EXACT) if stepper is None else stepper
         self._clients = clients
         self._codec = codecs.beside(plan.task.codec, layout.statistics)
         self._digest = plan.digest

@@ -75,8 +75,8 @@ class Steps:
 
 def asked(steps: str) -> tuple[str, int]:
     """(kind, K) of what a user asks for; K is 0 where the user leaves it open. ValueError for an unknown name."""
-    kind, _, lanes = str(steps).partition("-")
-    if kind not in CHOICES or (lanes and (kind != "stacked" or not lanes.isdigit() or int(lanes) < 2)):
+    kind, dash, lanes = str(steps).partition("-")
+    if kind not in CHOICES or (dash and (kind != "stacked" or not lanes.isdigit() or int(lanes) < 2)):
         raise ValueError(
             f"there are no local steps {steps!r}; there are {', '.join(CHOICES)}, and stacked-<clients at once>, 2 or "
             "more"
@@ -144,29 +144,31 @@ def _channels_last(model: Callable[[], Any]) -> Any:
 # ------------------------------------------------------------ the trial
 
 
-def chosen(steps: str, learner: Any, task: Task, clients: Clients, model: Tensors, most: int) -> Steps:
-    """The way to make steps that the user asks for, or the exact one and why. ``most``: clients of a round; a stack has
-    no more."""
+def chosen(steps: str, learner: Any, task: Task, clients: Clients, model: Tensors, most: int) -> Stepper:
+    """Makes steps in the way that the user asks for, or exactly, and says why. ``most``: clients of a round; a stack
+    has no more. Processes that are forked later have the graphs of the trial."""
     kind, lanes = asked(steps)
     if kind == "exact":
-        return Steps()
+        return Stepper(learner, EXACT)
     from client_sdk.learning.learner import Learner
 
     if not isinstance(learner, Learner):
-        return Steps(reason="the learner is no client_sdk.learning.Learner, and makes its steps itself")
+        return Stepper(
+            learner, Steps(reason="the learner is no client_sdk.learning.Learner, and makes its steps itself")
+        )
     try:
         return _tried(kind, lanes, learner, task, list(islice(_with_examples(clients, task), 3)), model, most)
     except Exception as error:  # noqa: BLE001 - a user's learner may raise anything, and will raise it in round 1
-        return Steps(reason=f"they could not be tried, {type(error).__name__}: {error}")
+        return Stepper(learner, Steps(reason=f"they could not be tried, {type(error).__name__}: {error}"))
 
 
 def _tried(
     kind: str, lanes: int, learner: Any, task: Task, clients: list[tuple[str, Any]], model: Tensors, most: int
-) -> Steps:
+) -> Stepper:
     if not clients:
-        return Steps(reason="no client has examples")
-    plain = _Trial(Stepper(learner, Steps()), model, clients, task)
-    best, seconds = Steps(), plain.seconds() if kind == "fast" else float("inf")
+        return Stepper(learner, Steps(reason="no client has examples"))
+    plain = _Trial(Stepper(learner, EXACT), model, clients, task)
+    best, seconds = plain.stepper, plain.seconds() if kind == "fast" else float("inf")
     ways = list(_ways(kind, lanes, model, most))
     reason = "" if ways else "so many models do not fit into a cache, or a round has not so many clients"
     for way in ways:
@@ -174,10 +176,10 @@ def _tried(
         if refused := trial.differs(plain):
             reason = reason or refused
         elif len(ways) == 1 and kind != "fast":
-            return way
+            return trial.stepper
         elif (took := trial.seconds()) < seconds:
-            best, seconds = way, took
-    return best if best.kind != "exact" else Steps(reason=reason or "nothing was faster")
+            best, seconds = trial.stepper, took
+    return best if best is not plain.stepper else Stepper(learner, Steps(reason=reason or "nothing was faster"))
 
 
 def _ways(kind: str, lanes: int, model: Tensors, most: int) -> Iterator[Steps]:
@@ -210,7 +212,7 @@ def _with_examples(clients: Clients, task: Task) -> Iterator[tuple[str, Any]]:
 
 class _Trial:
     def __init__(self, stepper: Stepper, model: Tensors, clients: Sequence[tuple[str, Any]], task: Task) -> None:
-        self._stepper, self._model, self._task = stepper, model, task
+        self.stepper, self._model, self._task = stepper, model, task
         lanes = stepper.steps.lanes
         self._clients = clients if lanes == 1 else list(islice(cycle(clients), lanes))
         self._few = len(clients)
@@ -223,8 +225,8 @@ class _Trial:
             found = self.updates()
         except NotTraced as error:
             return str(error)
-        if self._stepper.graphs.reason:
-            return str(self._stepper.graphs.reason)
+        if self.stepper.graphs.reason:
+            return str(self.stepper.graphs.reason)
         for one, other in zip(found[: self._few], plain.updates(), strict=True):
             ours, theirs = _flat(one), _flat(other)
             difference, norm = float(np.linalg.norm(ours - theirs)), float(np.linalg.norm(theirs))
@@ -235,13 +237,13 @@ class _Trial:
     def updates(self) -> list[Update]:
         """Of the clients. Raises what the first of them raises."""
         found: list[Any]
-        if self._stepper.steps.kind == "stacked":
-            found = self._stepper.learner.train_stack(
-                self._model, self._clients, self._task, round=1, stacks=self._stepper._stacks
+        if self.stepper.steps.kind == "stacked":
+            found = self.stepper.learner.train_stack(
+                self._model, self._clients, self._task, round=1, stacks=self.stepper._stacks
             )
         else:
             found = [
-                self._stepper.train(self._model, data, self._task, device=device, round=1, deadline=None)
+                self.stepper.train(self._model, data, self._task, device=device, round=1, deadline=None)
                 for device, data in self._clients
             ]
         for one in found:

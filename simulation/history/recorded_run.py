@@ -166,6 +166,11 @@ class RecordedRun(WithCurves):
         return Steps.of(self._row().origin).name
 
     @property
+    def steps_reason(self) -> str:
+        """Why local steps were exact where something else was asked for; else empty."""
+        return Steps.of(self._row().origin).reason
+
+    @property
     def unmasked(self) -> bool:
         """Whether this is a simulation whose secure rounds were quantized, with the same result, and not masked."""
         return self._row().origin.endswith(UNMASKED)

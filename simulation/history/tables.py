@@ -127,7 +127,9 @@ def standing(history: RecordedRun) -> str:
     status = "interrupted" if history.interrupted and history.status == "running" else history.status
     masks = "; secure rounds, simulated without masks" if history.unmasked else ""
     masks += "" if history.deterministic else "; the learner is declared not deterministic"
-    masks += "" if history.steps == "exact" else f"; local steps: {history.steps}"
+    if history.steps != "exact" or history.steps_reason:
+        masks += f"; local steps: {history.steps}"
+        masks += f", since {history.steps_reason}" if history.steps_reason else ""
     return f"{shown}, {status}" + (f" ({history.reason})" if history.reason else "") + masks
 
 

@@ -63,7 +63,7 @@ from simulation.engines import CannotTrain, Job, Kernel, MakeEngine
 from simulation.engines.checked import CheckedEngine, is_deterministic, note, noted
 from simulation.engines.kernel import state_key
 from simulation.engines.port import Engine
-from simulation.engines.steps import Steps, asked, chosen
+from simulation.engines.steps import Stepper, Steps, asked, chosen
 from simulation.errors import SimulationWarning
 from simulation.history import History
 from simulation.history.ledger import copy_run, follow
@@ -142,7 +142,7 @@ class Simulation:
             said = _with_roles_of_shared(said, plan, shared)
             if before is not None:
                 _require_same(before, plan, masked, steps)
-                how = Steps.of(before.origin)
+                stepper = Stepper(learner, Steps.of(before.origin))
                 copy_run(self._store_of_folder, self.store, before.run)
                 agenda.now = max((event.at for event in self.store.events(before.run, before.seq - 1)), default=0.0)
                 manifest = Manifest.of(self._tensors(before.init))
@@ -155,9 +155,9 @@ class Simulation:
                 whole, _ = with_shared(Manifest.of(tensors), plan.task.averaged, said(Manifest.of(tensors)), shared)
                 tensors = {name: tensors.get(name, _zeros(spec)) for name, spec in whole.items()}
                 manifest, body = Manifest.of(tensors), to_bytes(tensors)
-                how = chosen(steps, learner, plan.task, clients, tensors, plan.cohort.select)
+                stepper = chosen(steps, learner, plan.task, clients, tensors, plan.cohort.select)
                 unit, roles = plan.weight_unit, said(manifest)
-            origin += how.said + ("" if masked or authority is None else UNMASKED)
+            origin += stepper.steps.said + ("" if masked or authority is None else UNMASKED)
             self.resumed = before is not None
             self._changes: Layer = self.store.follow() if folder is not None else {}
             self._clients, self._class_of = clients, class_of
@@ -165,7 +165,7 @@ class Simulation:
             layout = Layout.of(manifest, plan.task.averaged, roles)
             kept = folder or Path(self._exits.enter_context(TemporaryFolder("quorate-states-")))
             states = kept / STATES_FOLDER / plan.digest[:32]
-            self.kernel = Kernel(plan, learner, clients, layout, weight_unit=unit, states=states, steps=how)
+            self.kernel = Kernel(plan, learner, clients, layout, weight_unit=unit, states=states, stepper=stepper)
             self.engine = CheckedEngine(make_engine(self.kernel), self.kernel)
             self._exits.callback(self.engine.close)
             self._parent = ""
