@@ -284,7 +284,7 @@ def _prepared(learner: Learner, model: Tensors, data: Any, recipe: Recipe, group
         _check_fit(recipe, count, group)
         scaler = torch.amp.GradScaler("cuda") if recipe.precision == "float16" else None
         module = learner.load(model)
-        sent = state.sent_names(model, recipe.averaged or learner.averaged, learner.averaged)
+        sent = state.sent_names(Manifest.of(model), recipe.averaged or learner.averaged, learner.averaged)
         params = freeze(state.named_tensors(module), sent)
         counted = sum(weight.numel() for weight in params)
         order = GlobalOrder(count, recipe.batch_size, recipe.seed)
@@ -327,7 +327,7 @@ def _prepared(learner: Learner, model: Tensors, data: Any, recipe: Recipe, group
         optimizer=optimizer,
         scaler=scaler,
         parameters=counted,
-        left_out={name: model[name] for name in state.sent_names(model, ("*",), ("*",)) - sent},
+        left_out={name: model[name] for name in state.sent_names(Manifest.of(model), ("*",), ("*",)) - sent},
     )
 
 

@@ -180,7 +180,7 @@ class Listening:
 def test_who_was_trained_before_is_checked_then_the_cheapest_then_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CheckedEngine, "_start", lambda self, model: None)
     listening: Any = Listening()
-    kernel: Any = SimpleNamespace(learner=None)
+    kernel: Any = SimpleNamespace(learner=None, stacked=list)
     engine = CheckedEngine(listening, kernel)
     for costs, checked in (
         ({"a": 5, "b": 2, "c": 2, "d": 9}, "c"),
