@@ -21,10 +21,10 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle, islice
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -95,6 +95,8 @@ class Stepper:
         self.learner = learner
         self._loop: dict[str, Any] = {}
         self.graphs: Any = None
+        self.refused = ""
+        """Why clients were not stacked, the first reason; empty where all were."""
         self._stacks: Any = None
         if steps.kind == "exact":
             return
@@ -125,8 +127,19 @@ class Stepper:
                 model, clients, task, round=round, stacks=self._stacks
             )
             return found
-        except NotTraced:
+        except NotTraced as error:
+            self.refused = self.refused or str(error)
             return [self._alone(model, data, task, device, round) for device, data in clients]
+
+    def all(
+        self, model: Tensors, clients: Sequence[tuple[str, Any]], task: Task, round: int
+    ) -> list[Update | Exception]:
+        """The updates of these clients, in stacks where that is the way."""
+        lanes = self.steps.lanes
+        if lanes == 1:
+            return [self._alone(model, data, task, device, round) for device, data in clients]
+        stacks = [clients[start : start + lanes] for start in range(0, len(clients), lanes)]
+        return [update for stack in stacks for update in self.stack(model, stack, task, round)]
 
     def _alone(self, model: Tensors, data: Any, task: Task, device: str, round: int) -> Update | Exception:
         try:
@@ -214,19 +227,15 @@ class _Trial:
     def __init__(self, stepper: Stepper, model: Tensors, clients: Sequence[tuple[str, Any]], task: Task) -> None:
         self.stepper, self._model, self._task = stepper, model, task
         lanes = stepper.steps.lanes
-        self._clients = clients if lanes == 1 else list(islice(cycle(clients), lanes))
+        many = (clients[place % len(clients)] for place in range(lanes))
+        self._clients = clients if lanes == 1 else [*clients, *_renamed(islice(many, len(clients), None))]
         self._few = len(clients)
 
     def differs(self, plain: _Trial) -> str:
         """Why these steps cannot be taken for the plain ones, as a part of a sentence; empty where they can."""
-        from client_sdk.learning.traced import NotTraced
-
-        try:
-            found = self.updates()
-        except NotTraced as error:
-            return str(error)
-        if self.stepper.graphs.reason:
-            return str(self.stepper.graphs.reason)
+        found = self.updates()
+        if self.stepper.refused or self.stepper.graphs.reason:
+            return self.stepper.refused or str(self.stepper.graphs.reason)
         for one, other in zip(found[: self._few], plain.updates(), strict=True):
             ours, theirs = _flat(one), _flat(other)
             difference, norm = float(np.linalg.norm(ours - theirs)), float(np.linalg.norm(theirs))
@@ -236,16 +245,7 @@ class _Trial:
 
     def updates(self) -> list[Update]:
         """Of the clients. Raises what the first of them raises."""
-        found: list[Any]
-        if self.stepper.steps.kind == "stacked":
-            found = self.stepper.learner.train_stack(
-                self._model, self._clients, self._task, round=1, stacks=self.stepper._stacks
-            )
-        else:
-            found = [
-                self.stepper.train(self._model, data, self._task, device=device, round=1, deadline=None)
-                for device, data in self._clients
-            ]
+        found: list[Any] = self.stepper.all(self._model, self._clients, self._task, 1)
         for one in found:
             if isinstance(one, Exception):
                 raise one
@@ -260,6 +260,11 @@ class _Trial:
             self.updates()
             took.append((time.process_time() - began) / len(self._clients))
         return min(took)
+
+
+def _renamed(clients: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """The clients under names of their own."""
+    return ((f"{device} {number}", data) for number, (device, data) in enumerate(clients))
 
 
 def _flat(update: Update) -> np.ndarray[Any, np.dtype[np.float64]]:
