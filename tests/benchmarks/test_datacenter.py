@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.coordinator.datacenter.ranks import together
+from tests.rotating import on_day
 
 pytestmark = pytest.mark.datacenter
 
@@ -39,7 +40,7 @@ def each_strategy(group: Any) -> list[dict[str, Any]]:
     return list(turns(group, 8, 2, 1))
 
 
-@pytest.mark.slow
+@on_day(1, of=3)
 def test_every_strategy_is_measured_beside_a_bare_loop() -> None:
     from benchmarks._datacenter_strategies import WAYS
     from client_sdk.protocol.workers import all_strategies

@@ -18,6 +18,7 @@ import pytest
 
 from simulation.datasets import DataUnavailable, load
 from tests.docs.pages_commands import PAGES, ROOT, PageCommand, commands, lines_of_blocks, of_line, parsed
+from tests.rotating import on_day
 
 BIN = Path(sys.executable).parent
 ENVIRONMENT = {
@@ -242,7 +243,7 @@ def lines(page: str, *containing: str) -> list[str]:
     return [line for line in found if any(word in line for word in containing)]
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_the_tutorial_works_as_it_stands(tmp_path: Path) -> None:
     page = "docs/tutorial.md"
     for file in (ROOT / "examples" / "wine").iterdir():

@@ -21,6 +21,7 @@ from client_sdk.protocol.names import DIGEST_HEADER, PROTOCOL_HEADER, Route
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.devices import model_bytes
 from tests.coordinator.service.raw import RawConnection, head
+from tests.rotating import on_day
 
 EXAMPLES = 120
 GROWTH_BYTES = 32 * 1024 * 1024
@@ -146,7 +147,7 @@ def search(server: Server, examples: int) -> None:
     send()
 
 
-@pytest.mark.slow
+@on_day(2, of=3)
 def test_random_bytes_cause_no_5xx_no_traceback_and_no_growth(fuzzed: Server) -> None:
     search(fuzzed, WARM)
     before = rss_bytes(fuzzed.process.pid)

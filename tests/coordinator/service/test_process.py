@@ -27,6 +27,7 @@ from coordinator.store.port import StoreError
 from coordinator.verify import AuditWitness, verify
 from tests.coordinator.service.conftest import Server, launch
 from tests.coordinator.service.test_rounds import until
+from tests.rotating import on_day
 
 
 def refused(folder: Path, *options: str, port: int = 0) -> str:
@@ -93,7 +94,7 @@ def test_its_numerical_libraries_have_one_thread_unless_its_user_says_otherwise(
     assert threads(OMP_NUM_THREADS="2") == alone + 1
 
 
-@pytest.mark.slow
+@on_day(1, of=3)
 def test_killed_in_every_round_the_server_optimizer_goes_on_with_its_state(tmp_path: Path) -> None:
     """Every round is folded again at the end, each from the state that its predecessor left."""
     folder = tmp_path / "data"
