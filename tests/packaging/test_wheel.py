@@ -58,7 +58,7 @@ def test_sdist_holds_the_tests_their_mutants_and_the_dashboards_page(tmp_path: P
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
         archive.extractall(tmp_path, filter="data")
-    assert {"dashboards/built/index.html", "dashboards/web/package-lock.json", "scripts/dashboard_hook.py"} <= names
+    assert {"dashboards/built/index.html", "dashboards/web/package-lock.json", "scripts/build_hook.py"} <= names
     assert not [name for name in names if "node_modules" in name]
     unpacked = next(path for path in tmp_path.iterdir() if path.is_dir())
     assert Dashboard(unpacked).is_current(), "a wheel that is made of it without Node.js has the page"
