@@ -90,3 +90,45 @@ VERSIONED void quorate_squares(const float *restrict values, size_t count, doubl
     }
     memcpy(sums, found, sizeof found);
 }
+
+/* A stage of the Walsh-Hadamard transform (codecs/linear_map.py): pairs (a, b) become (a + b, a - b). */
+static inline __attribute__((always_inline)) void stage(float *values, size_t count, size_t distance)
+{
+    for (size_t start = 0; start + 2 * distance <= count; start += 2 * distance)
+        for (size_t i = start; i < start + distance; i++) {
+            float a = values[i], b = values[i + distance];
+            values[i] = a + b;
+            values[i + distance] = a - b;
+        }
+}
+
+/* The stages from this distance on, two of them in each pass. */
+static inline __attribute__((always_inline)) void stages(float *values, size_t count, size_t distance)
+{
+    for (; 4 * distance <= count; distance *= 4)
+        for (size_t start = 0; start < count; start += 4 * distance)
+            for (size_t i = start; i < start + distance; i++) {
+                float a = values[i], b = values[i + distance];
+                float c = values[i + 2 * distance], d = values[i + 3 * distance];
+                float ab = a + b, a_b = a - b, cd = c + d, c_d = c - d;
+                values[i] = ab + cd;
+                values[i + distance] = a_b + c_d;
+                values[i + 2 * distance] = ab - cd;
+                values[i + 3 * distance] = a_b - c_d;
+            }
+    stage(values, 2 * distance <= count ? count : 0, distance);
+}
+
+/* Of `count` values, a power of two, in rows of `columns`: first the stages between rows, then those within. */
+VERSIONED void quorate_transform(float *values, size_t count, size_t columns, float scale)
+{
+    for (size_t i = 0; i < count; i++)
+        values[i] *= scale;
+    stages(values, count, columns);
+    for (float *row = values; row < values + count; row += columns) {
+        stage(row, columns, 1);
+        stage(row, columns, 2);
+        stage(row, columns, 4);
+        stages(row, columns, 8);
+    }
+}

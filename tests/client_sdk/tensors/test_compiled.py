@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from client_sdk.codecs.linear_map import transform
 from client_sdk.tensors import compiled, floats
 from client_sdk.tensors.compiled import Loops
 from client_sdk.tensors.exact_sum import BOUND_OVER_PEAK, RANGE, TOTAL_LIMIT, ExactSum, bound, peak
@@ -127,3 +128,20 @@ def test_a_library_of_another_source_is_not_loaded(
     assert compiled._load() is None
     compiled.library().write_bytes(b"no library of any machine")
     assert compiled._load() is None
+
+
+@pytest.mark.parametrize("exponent", range(17))
+def test_a_rotation_has_the_same_bits_and_undoes_itself(loops: Loops, exponent: int) -> None:
+    values = np.random.default_rng(exponent).standard_normal(1 << exponent).astype(np.float32)
+    room = np.full(values.size + 2, 7, np.float32)
+
+    def rotated(times: int) -> bytes:
+        room[1:-1] = values
+        for _ in range(times):
+            transform(room[1:-1], np.empty_like(values))
+        assert room[0] == room[-1] == 7
+        return room.tobytes()
+
+    assert len(set(by_each(loops, lambda: rotated(1)))) == 1
+    assert len(set(by_each(loops, lambda: rotated(2)))) == 1
+    np.testing.assert_allclose(room[1:-1], values, atol=1e-5)
