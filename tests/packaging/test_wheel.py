@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -44,6 +45,14 @@ def test_wheel_carries_the_contracts_of_packages(wheel: Path, tmp_path: Path) ->
     ).stdout.split()
     assert Path(where).is_relative_to(tmp_path)
     assert {name.rpartition(".")[0] for name in modules} == {"quorate.testing"}
+
+
+def test_wheel_with_compiled_loops_says_for_which_platform_it_is(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    compiled = [name for name in names if name.startswith("client_sdk/tensors/") and name.endswith(".so")]
+    assert "client_sdk/tensors/compiled.c" in names
+    assert len(compiled) == (shutil.which("cc") is not None)
+    assert wheel.name.endswith("-py3-none-any.whl") == (not compiled)
 
 
 def test_wheel_carries_the_dashboards_page_and_not_its_sources(wheel: Path) -> None:
