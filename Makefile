@@ -27,7 +27,8 @@ help: ## Say what there is
 install: $(STAMP) ## Create .venv with every extra, the project and its `quorate` script; build the dashboard
 	@$(BIN)/python scripts/dashboard.py
 
-$(STAMP): pyproject.toml requirements/lock.txt requirements/torch.txt scripts/install.py scripts/pip_settings.py
+$(STAMP): pyproject.toml requirements/lock.txt requirements/torch.txt client_sdk/tensors/compiled.c \
+		$(addprefix scripts/,install.py pip_settings.py build_hook.py compiling.py)
 	@python=$$(scripts/find_python.sh) && "$$python" -u scripts/install.py
 	@scripts/debian.sh dataset-fashion-mnist || true
 
@@ -69,7 +70,7 @@ lock: install ## Resolve requirements/lock.txt again (UPGRADE=1 takes the newest
 	@$(BIN)/python scripts/lock.py
 
 clean: ## Remove .venv and every cache
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .mutate build dist dashboards/built dashboards/web/node_modules
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .mutate build dist dashboards/built dashboards/web/node_modules client_sdk/tensors/compiled-*.so
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # ONLY is a path (perhaps with ::test) where it exists, and a marker expression otherwise.

@@ -56,8 +56,7 @@ class ServerProcess:
 
     def cpu_s(self) -> float:
         """CPU seconds so far, user and system, all threads."""
-        fields = (self._proc / "stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        return cpu_s(self._process.pid)
 
     def rss_bytes(self, *, peak: bool = False) -> int:
         """Resident bytes now, or the peak since ``reset_peak``."""
@@ -66,6 +65,12 @@ class ServerProcess:
     def reset_peak(self) -> None:
         """Sets the peak to the resident bytes of now."""
         (self._proc / "clear_refs").write_text("5")
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds of a process so far, user and system, all threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def rss_bytes(pid: int, *, peak: bool = False) -> int:

@@ -7,6 +7,8 @@
     checkin_p50_s                 seconds until half of them have been answered
     checkin_server_cpu_s          CPU seconds of the server for one; *peer* is the load generator's, on the same cores
     upload_mb_per_s               from the first byte of a 4 MB update to the last receipt: hashed, synced, validated
+    upload_100mb_vs_bare_app      CPU seconds of the server for an update of 100 MB, over those of a bare ASGI app that
+                                  receives, hashes, writes and syncs the same bytes; *value* is ours
     round_256x1m_peak_models      growth of the server's peak memory over a round of 256 updates of 1M float32,
                                   in models of 4 MB
 
@@ -27,9 +29,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from benchmarks._bare_upload import BareApp
 from benchmarks._progress import counted
 from benchmarks._wire import Connection, Peer, ServerProcess, bearer, enrol
-from benchmarks.harness import Row, Spread, main
+from benchmarks.harness import Pairs, Row, Spread, main
 from client_sdk.protocol.devices import CheckIn, Work
 from client_sdk.protocol.names import Route
 from client_sdk.tensors import Tensors, to_bytes
@@ -38,6 +41,8 @@ from client_sdk.update import Seconds, Update, encode_update
 DEVICES = 300
 LARGE = 1_000_000
 """Float32 parameters of the large model: 4 MB."""
+LONG = 25_000_000
+"""Of the longest: 100 MB."""
 SENDERS = 16
 """Connections that send large updates at the same time."""
 WARM_ROUNDS = 3
@@ -90,7 +95,7 @@ class Federation:
 
         async def one(number: int, peer: Peer, task: dict[str, Any]) -> None:
             async with slots:
-                where = {"run": task["run"], "round": task["round"], "attempt": task["attempt"]}
+                where = _place(task)
                 await peer.request("GET", Route.CHECKPOINT.format(digest=task["checkpoint"]["digest"]))
                 await peer.request("POST", Route.STARTED.format(**where), b'{"attempt": 0}')
                 body = bytes(template[:-4]) + np.float32(number / 1024).tobytes()
@@ -191,6 +196,35 @@ async def large_round(server: ServerProcess, updates: int) -> tuple[float, float
     return updates * LARGE * 4 / 1e6 / took_s, growth / (LARGE * 4)
 
 
+async def long_uploads(server: ServerProcess, bare: BareApp, pairs: int) -> Pairs:
+    """Rounds of two devices, of which the first sends its update here and to the bare app, in turn."""
+    federation = Federation(server, await enrol(server, 2), LONG)
+    await federation.create("long")
+    ours, theirs = list[float](), list[float]()
+    for number in counted("pairs of 100 MB", range(pairs + 1)):
+        work = await federation.gather()
+        for peer, task in zip(federation.peers, work, strict=True):
+            await peer.request("POST", Route.STARTED.format(**_place(task)), b'{"attempt": 0}')
+        body = federation.update(work[0])
+
+        async def send(peer: Peer, body: bytes = body, work: list[dict[str, Any]] = work) -> None:
+            await peer.request("PUT", Route.UPDATE.format(**_place(work[federation.peers.index(peer)])), body)
+
+        for mine in (True, False) if number % 2 else (False, True):
+            before = server.cpu_s() if mine else bare.cpu_s()
+            await (send(federation.peers[0]) if mine else bare.connection.request("PUT", "/", body))
+            (ours if mine else theirs).append((server.cpu_s() if mine else bare.cpu_s()) - before)
+            await asyncio.sleep(0.5)  # the update is added meanwhile
+        await send(federation.peers[1])
+        await federation.committed(number + 1)
+    await federation.stop()
+    return Pairs(tuple(ours[1:]), tuple(theirs[1:]))
+
+
+def _place(task: dict[str, Any]) -> dict[str, Any]:
+    return {name: task[name] for name in ("run", "round", "attempt")}
+
+
 def on_a_server(measure: Callable[[ServerProcess], Awaitable[T]]) -> T:
     """Measures on a fresh server in a fresh folder."""
     with tempfile.TemporaryDirectory(prefix="quorate-bench-") as folder, ServerProcess(Path(folder) / "data") as server:
@@ -220,6 +254,15 @@ def measure(quick: bool) -> Iterator[Row]:
     yield Row(name="checkins_per_s", value=crowd.per_s, unit="1/s", aim=1500.0, met=crowd.per_s >= 1500)
     yield Row(name="checkin_p50_s", value=crowd.p50_s, unit="s", aim=0.03, met=crowd.p50_s <= 0.03)
     yield Row(name="checkin_server_cpu_s", value=crowd.server_cpu_s, unit="s", peer=crowd.own_cpu_s)
+    with BareApp() as bare:
+        long = on_a_server(lambda server: long_uploads(server, bare, 5 if quick else 9))
+    yield Row(
+        name="upload_100mb_vs_bare_app",
+        value=long.ours_median,
+        unit="CPU s",
+        limit=long.other_median,
+        ratio=long.ratio.median,
+    )
     speed, models = on_a_server(lambda server: large_round(server, 256))
     yield Row(name="upload_mb_per_s", value=speed, unit="MB/s")
     yield Row(name="round_256x1m_peak_models", value=models, unit="models", aim=3.0, met=models <= 3.0)

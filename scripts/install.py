@@ -30,7 +30,8 @@ VENV = ROOT / ".venv"
 STAMP = VENV / ".installed"
 LOCK = ROOT / "requirements" / "lock.txt"
 TORCH = ROOT / "requirements" / "torch.txt"
-INPUTS = (ROOT / "pyproject.toml", LOCK, TORCH, Path(__file__), Path(__file__).with_name("pip_settings.py"))
+SCRIPTS = tuple(ROOT / "scripts" / f"{name}.py" for name in ("install", "pip_settings", "build_hook", "compiling"))
+INPUTS = (ROOT / "pyproject.toml", LOCK, TORCH, *SCRIPTS, ROOT / "client_sdk" / "tensors" / "compiled.c")
 PYTHON = str(VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
 
 

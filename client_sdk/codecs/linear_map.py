@@ -45,6 +45,7 @@ from client_sdk.codecs.port import (
     require_delta,
     shapes_alone,
 )
+from client_sdk.tensors import compiled
 from client_sdk.tensors.floats import Float32, flatten, split
 from client_sdk.tensors.manifest import Array, Manifest, Tensors, TensorSpec
 from client_sdk.tensors.safetensors_file import Source, TensorHeader
@@ -137,6 +138,9 @@ def transform(values: Float32, scratch: Float32) -> None:
     size = values.size
     rows = 1 << ((size.bit_length() - 1) // 2)
     columns = size // rows
+    if compiled.loops is not None and values.flags.aligned:
+        compiled.loops.transform(values, columns, size**-0.5)
+        return
     values *= np.float32(size**-0.5)
     _stages(values, scratch, columns)
     scratch.reshape(columns, rows)[:] = values.reshape(rows, columns).T

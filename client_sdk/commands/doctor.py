@@ -19,6 +19,7 @@ import typer
 from client_sdk.commands.joining import FILES, Target
 from client_sdk.extensions import installed_version
 from client_sdk.imports import extras
+from client_sdk.tensors import compiled
 from client_sdk.terminal import Json, missing_module, say, say_json, sentence_of
 
 ROOM_BYTES = 10**9
@@ -77,6 +78,7 @@ def _findings(data: str | None, target: str | None) -> Iterator[Check]:
     yield _python()
     yield _on_path()
     yield from _extras()
+    yield _loops()
     yield _port()
     yield _data(data, target)
     yield _folder(Path(os.environ.get("QUORATE_DATA", "quorate-data")))
@@ -102,6 +104,14 @@ def _on_path() -> Check:
     if there is None:
         return Check("PATH", "missing", "quorate is not on the PATH of this shell", way)
     return Check("PATH", "wrong", f"the PATH has another quorate: {there}", way)
+
+
+def _loops() -> Check:
+    """Whether updates are added by compiled loops."""
+    if compiled.loops is not None:
+        return Check("exact sum", "ok", "compiled", "quorate device --help")
+    found = "NumPy adds, at three times the cost: there was no C compiler when Quorate was installed"
+    return Check("exact sum", "missing", found, "pip install --force-reinstall --no-binary quorate quorate")
 
 
 def _extras() -> Iterator[Check]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from client_sdk.tensors import compiled
 from client_sdk.tensors.manifest import (
     BF16,
     NUMPY_DTYPES,
@@ -131,6 +132,9 @@ def l2_norm_of_blocks(blocks: Iterable[Float32], peak: float) -> float:
     for block in blocks:
         if block.size > _BLOCK:
             raise OutOfRange(f"a block of {block.size} values is longer than {_BLOCK}")
+        if compiled.loops is not None:
+            sums += compiled.loops.squares(block, float(shrink))
+            continue
         if block.size > scratch.shape[1]:
             scratch = np.empty((2, block.size))
         rest, part = scratch[0, : block.size], scratch[1, : block.size]

@@ -34,7 +34,7 @@ from client_sdk.tensors import (
     read_header,
     scaled,
 )
-from client_sdk.tensors.exact_sum import FRACTION_BITS, bound, peak, range_for, rounding_of
+from client_sdk.tensors.exact_sum import BOUND_OVER_PEAK, FRACTION_BITS, bound, peak, range_for, rounding_of
 from client_sdk.tensors.manifest import shown
 from client_sdk.tensors.safetensors_file import Source
 from client_sdk.update import decode_report
@@ -144,7 +144,7 @@ _WITHIN = 1 - 2.0**-20
 _SMALLEST_ROUNDING = 1e-3
 _FLOAT16 = 2.0**-25
 """Half a step of float16's values below 2^-14."""
-_SMALL = 2.0**-20
+_SMALL = 2.0**-23
 """Below this the largest magnitude decides how large rounding errors are, so a bound of it is not enough."""
 
 
@@ -279,7 +279,7 @@ def _measured(blocks: Callable[[], Iterable[Float32]], plan: Plan, bounds: Bound
     private = plan.privacy if plan.secure is None else None
     limit = plan.aggregation.clip_norm if private is None else private.clip * _WITHIN
     coarse = _FLOAT16 if plan.task.codec == codecs.FLOAT16.name else 0.0
-    small = max(_SMALL, coarse / _SMALLEST_ROUNDING)
+    small = max(_SMALL, coarse / _SMALLEST_ROUNDING) * BOUND_OVER_PEAK
     if limit is None and bounds.ranges is None and small <= (largest := bound(blocks())) <= most:
         return Measures(peak=largest, scale=None)
     largest = peak(bounds.of_parameters(blocks()))

@@ -95,7 +95,7 @@ def test_the_aggregation_benchmark_reports_its_rows(
     monkeypatch.setattr(aggregation, "PEERS", {"absent": lambda: __import__("quorate_no_such_peer")})
     main("aggregation", aggregation.measure, ["--quick", "--json"])
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out.splitlines()[-1])["results"]}
-    assert rows["exact_sum_256x1m_vs_float_add"]["aim"] == 2.5
+    assert rows["exact_sum_256x1m_vs_float_add"]["aim"] == 1.5
     assert rows["memcpy"]["limit"] > 0
     assert {f"rule_{name}_32x1m_vs_mean" for name in RULES if name != "mean"} <= set(rows)
     assert {f"optimizer_{name}_1m_vs_average" for name in SERVER_OPTIMIZERS if name != "average"} <= set(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -46,6 +47,14 @@ def test_wheel_carries_the_contracts_of_packages(wheel: Path, tmp_path: Path) ->
     assert {name.rpartition(".")[0] for name in modules} == {"quorate.testing"}
 
 
+def test_wheel_with_compiled_loops_says_for_which_platform_it_is(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    compiled = [name for name in names if name.startswith("client_sdk/tensors/") and name.endswith(".so")]
+    assert "client_sdk/tensors/compiled.c" in names
+    assert len(compiled) == (shutil.which("cc") is not None)
+    assert wheel.name.endswith("-py3-none-any.whl") == (not compiled)
+
+
 def test_wheel_carries_the_dashboards_page_and_not_its_sources(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert "dashboards/built/index.html" in names, "it was built without Node.js"
@@ -58,7 +67,7 @@ def test_sdist_holds_the_tests_their_mutants_and_the_dashboards_page(tmp_path: P
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
         archive.extractall(tmp_path, filter="data")
-    assert {"dashboards/built/index.html", "dashboards/web/package-lock.json", "scripts/dashboard_hook.py"} <= names
+    assert {"dashboards/built/index.html", "dashboards/web/package-lock.json", "scripts/build_hook.py"} <= names
     assert not [name for name in names if "node_modules" in name]
     unpacked = next(path for path in tmp_path.iterdir() if path.is_dir())
     assert Dashboard(unpacked).is_current(), "a wheel that is made of it without Node.js has the page"

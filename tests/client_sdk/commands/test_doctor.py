@@ -16,6 +16,7 @@ import pytest
 
 from client_sdk.commands import doctor
 from client_sdk.imports import extras
+from client_sdk.tensors import compiled
 from tests.client_sdk.commands.run_cli import quorate
 from tests.coordinator.service.conftest import Server
 
@@ -66,6 +67,14 @@ def test_each_thing_has_its_line_and_the_next_command(capsys: pytest.CaptureFixt
     checks = {line[9:27].strip() for line in lines[::2]}
     assert {"Python", "PATH", "quorate", "extra torch", "extra flower", "port", "data", "data folder", "disk"} <= checks
     assert all(line.strip().startswith("-> ") for line in lines[1::2])
+
+
+def test_it_says_what_adds_updates(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for loops, state in ((object(), "ok"), (None, "missing")):
+        monkeypatch.setattr(compiled, "loops", loops)
+        row = found(capsys)["exact sum"]
+        assert row["state"] == state
+        assert ("NumPy" in row["found"]) == (loops is None)
 
 
 def test_a_python_without_an_environment_is_said(

@@ -14,6 +14,8 @@ from client_sdk.tensors import NotFinite, narrow
 from client_sdk.tensors.exact_sum import RANGE, TOTAL_LIMIT, EmptySum, ExactSum, peak
 from tests.client_sdk.tensors.exact_totals import BLOCK, UNIT, parts, quantized, state, vector
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 
 def exact_totals(updates: list[tuple[list[float], int]]) -> list[int]:
     return [

@@ -12,6 +12,8 @@ from client_sdk.tensors import ManifestMismatch, NotFinite, OutOfRange, TensorEr
 from client_sdk.tensors.exact_sum import RANGE, ExactSum, SpoiledSum, SumOverflow, peak
 from tests.client_sdk.tensors.exact_totals import BLOCK, state, vector
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 
 def test_blocks_equal_the_whole_vector() -> None:
     rng = np.random.default_rng(5)

@@ -17,6 +17,8 @@ from client_sdk.tensors import Manifest, ManifestMismatch
 from client_sdk.tensors.exact_sum import ExactSum, SumOverflow, level_of, peak, rounding_of
 from client_sdk.update import Update
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 SIZES = (3, 0, 1, 5, 2)
 ENDS = [int(end) for end in np.cumsum(SIZES)]
 magnitudes = st.integers(-149, 3).map(lambda exponent: math.ldexp(1.0, exponent))

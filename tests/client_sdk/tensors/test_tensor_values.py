@@ -23,6 +23,8 @@ from client_sdk.tensors import (
 )
 from client_sdk.tensors.floats import joined
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 # ---------------------------------------------------------------- rounding
 
 

@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 
 from client_sdk import codecs
 from client_sdk.protocol.problems import ProblemError
-from client_sdk.tensors import SHORT_HEADER, Layout, Manifest, OutOfRange, TensorError, header_limit, scaled, to_bytes
+from client_sdk.tensors import (
+    SHORT_HEADER,
+    Layout,
+    Manifest,
+    OutOfRange,
+    TensorError,
+    compiled,
+    header_limit,
+    scaled,
+    to_bytes,
+)
 from client_sdk.tensors.exact_sum import RANGE, range_for
 from client_sdk.update import Update, encode_update
 from coordinator.engine.aggregation.weights import heaviest
@@ -260,6 +270,20 @@ def test_of_small_values_the_largest_says_how_much_is_rounded_away() -> None:
     assert measures.peak == float(block[0])
     assert measures.treated.rounding == pytest.approx(2.0**-33 / 1e-7)
     assert measure_blocks(lambda: [2 * block], plan(), Bounds(2, None)).treated.rounding == 0.0, "below 0.001"
+
+
+@pytest.mark.parametrize("codec", ["float32@1", "float16@1"])
+@pytest.mark.parametrize("exponent", [-30, -24, -23, -21, -16, -15, -11, -8])
+def test_repro_what_is_rounded_away_is_the_same_whatever_has_measured_the_values(
+    codec: str, exponent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the log. The quick bound of many small values, of which none is large, was taken for the largest."""
+    block = np.full(3 * 65536, 2.0**exponent, np.float32)
+    given = plan(task={"codec": codec})
+    assert compiled.loops is None or measure_blocks(lambda: [block], given, Bounds(block.size, None)).peak == block[0]
+    monkeypatch.setattr(compiled, "loops", None)
+    exact = Measures(peak=float(block[0]), scale=None, coarse=2.0**-25 if codec == "float16@1" else 0.0)
+    assert measure_blocks(lambda: [block], given, Bounds(block.size, None)).treated == exact.treated
 
 
 def test_clipping_lets_in_what_the_sum_could_not_hold_otherwise(tmp_path: Path) -> None:

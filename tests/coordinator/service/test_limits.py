@@ -7,6 +7,8 @@ import select
 import socket
 import time
 from collections.abc import Iterator
+from typing import cast
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -155,6 +157,19 @@ def test_an_idle_connection_is_closed_in_the_end() -> None:
     refused, received = asyncio.run(scenario())
     assert received.endswith(b"here")
     assert refused == []
+
+
+def test_few_connections_read_large_pieces_and_many_hold_little_together() -> None:
+    connections: list[object] = []
+    reads = SmallReads(cast("BoundedHttp", Mock(connections=connections)))
+    sizes = {}
+    for count in (0, 1, 100, 300, 513, 10_000):
+        connections[:] = [None] * count
+        sizes[count] = len(reads.get_buffer(-1))
+    assert sizes[0] == sizes[1] == sizes[100] == 120 * KIB, "below 128 KiB, from which on each copy is mapped anew"
+    assert all(size == 32 * KIB or size * count <= 16 * KIB**2 for count, size in sizes.items())
+    assert 32 * KIB < sizes[300] < 120 * KIB
+    assert sizes[513] == sizes[10_000] == 32 * KIB
 
 
 @pytest.mark.slow
