@@ -21,6 +21,7 @@ from coordinator.commands.plans import Changes
 if TYPE_CHECKING:
     from simulation.clients import Clients
     from simulation.history import History
+    from simulation.virtual.behaviour import Behaviour
 
 _SPREAD = "Partition"
 _FLEET = "Behaviour of the fleet"
@@ -118,28 +119,41 @@ def simulate(
     score_every: Annotated[
         int, typer.Option(min=1, rich_help_panel=_SCORES, help="Score each so-many-th checkpoint.")
     ] = 1,
+    behaviour: Annotated[
+        str,
+        typer.Option(
+            metavar="ideal|phones",
+            rich_help_panel=_FLEET,
+            help="ideal: equally fast, always there; phones: as the literature has them. The options below change it.",
+        ),
+    ] = "ideal",
     dropout: Annotated[
-        float, typer.Option(rich_help_panel=_FLEET, help="Probability that a selected device vanishes.")
-    ] = 0.0,
+        float | None, typer.Option(rich_help_panel=_FLEET, help="Probability that a selected device vanishes.")
+    ] = None,
     stragglers: Annotated[
-        float, typer.Option(rich_help_panel=_FLEET, help="Probability that a device does only part of its work.")
-    ] = 0.0,
+        float | None,
+        typer.Option(rich_help_panel=_FLEET, help="Probability that a device does only part of its work."),
+    ] = None,
     straggler_share: Annotated[
-        float,
+        float | None,
         typer.Option(rich_help_panel=_FLEET, help="The same as an exact share of the selected devices of each round."),
-    ] = 0.0,
+    ] = None,
     step_s: Annotated[
-        float, typer.Option(rich_help_panel=_FLEET, help="Median virtual seconds of an optimizer step.")
-    ] = 0.05,
+        float | None,
+        typer.Option(rich_help_panel=_FLEET, help="Median virtual seconds of an optimizer step. (default: 0.05)"),
+    ] = None,
     speed_sigma: Annotated[
-        float, typer.Option(rich_help_panel=_FLEET, help="Spread of speed between devices; 0: all alike.")
-    ] = 0.0,
+        float | None, typer.Option(rich_help_panel=_FLEET, help="Spread of speed between devices; 0: all alike.")
+    ] = None,
     jitter_sigma: Annotated[
-        float, typer.Option(rich_help_panel=_FLEET, help="The same from round to round, on top.")
-    ] = 0.0,
+        float | None, typer.Option(rich_help_panel=_FLEET, help="The same from round to round, on top.")
+    ] = None,
     network_s: Annotated[
-        float, typer.Option(rich_help_panel=_FLEET, help="Virtual seconds of a device on the network in a round.")
-    ] = 2.0,
+        float | None,
+        typer.Option(
+            rich_help_panel=_FLEET, help="Virtual seconds of a device on the network in a round. (default: 2)"
+        ),
+    ] = None,
     only: Annotated[
         str | None, typer.Option(metavar="CLIENT", rich_help_panel=_ONE, help="Train just this client, with --round.")
     ] = None,
@@ -167,7 +181,6 @@ def simulate(
     from simulation.partitioning import By
     from simulation.simulator import simulate as simulator
     from simulation.simulator.checks import SecureWay
-    from simulation.virtual.behaviour import Behaviour
 
     if shares.by is not None and shares.by not in get_args(By):
         fail(f"There is no partition method {shares.by}; there are {', '.join(get_args(By))}.")
@@ -183,7 +196,8 @@ def simulate(
         if path is not None and not path.absolute().parent.is_dir():
             fail(f"There is no folder {path.parent} for the picture.")
     scored, tested = _number("--score-clients", score_clients), _number("--test", test)
-    behaviour = Behaviour(
+    habits = _behaviour(
+        behaviour,
         dropout=dropout,
         stragglers=stragglers,
         straggler_share=straggler_share,
@@ -198,7 +212,7 @@ def simulate(
     if only is not None and round_ is not None:
         again(
             whole, learner, fleet, only, round_,
-            behaviour=behaviour, init=init, seed=seed, folder=folder, as_json=as_json,
+            behaviour=habits, init=init, seed=seed, folder=folder, as_json=as_json,
         )  # fmt: skip
         return
     if picture is not None:
@@ -217,7 +231,7 @@ def simulate(
             test=some_of(test_part, tested, seed),
             score_clients=scored,
             score_every=score_every,
-            behaviour=behaviour,
+            behaviour=habits,
             datacenter=None if held is None else {held: load_data(datacenter or held)},
             engine=cast("EngineName", engine),
             secure=cast("SecureWay", secure),
@@ -249,6 +263,17 @@ def simulate(
         (note if as_json else say)(line)
     if history.interrupted:
         raise typer.Exit(130)
+
+
+def _behaviour(name: str, **changes: float | None) -> Behaviour:
+    """The behaviour of this name, with those of the changes that are given."""
+    from simulation.virtual.behaviour import PHONES, Behaviour
+
+    known = {"ideal": Behaviour(), "phones": PHONES}
+    if name not in known:
+        fail(f"There is no behaviour {name}; there are {', '.join(known)}.")
+    given: dict[str, Any] = {field: value for field, value in changes.items() if value is not None}
+    return dataclasses.replace(known[name], **given)
 
 
 def _number(option: str, text: str) -> int | Literal["all"]:

@@ -172,24 +172,28 @@ class BufferedWorld(SimulatedWorld):
             return
         collect_s = self._state.plan.cohort.collect_s
         drawn_at = member.until - collect_s
-        conducts = self._habits.conducts([device.row.device], assignment.round)
+        conducts = self._habits.conducts([device.row.device], assignment.round, drawn_at)
         conduct = conducts[device.row.device]
-        if conduct.vanishes:
+        part = (
+            None
+            if conduct.vanishes
+            else part_of(
+                self._state,
+                device.row.device,
+                conduct,
+                assignment.round,
+                assignment.task,
+                began=drawn_at,
+                due_s=collect_s,
+                clients=self._clients,
+                order=self._habits.unit("order", device.row.device, assignment.round),
+            )
+        )
+        if part is None:
             self._gone.add((device.row.device, assignment.round))
             self._gives_nothing()
             device.vanish()
             return
-        part = part_of(
-            self._state,
-            device.row.device,
-            conduct,
-            assignment.round,
-            assignment.task,
-            began=drawn_at,
-            due_s=collect_s,
-            clients=self._clients,
-            order=self._habits.unit("order", device.row.device, assignment.round),
-        )
         self._models.setdefault(assignment.checkpoint.digest, self._model(assignment.checkpoint.digest))
         self._agenda.after(max(0.0, part.at - self.now), self._ends, device, part)
 
