@@ -42,12 +42,13 @@ class ShareOptions:
         typer.Option(
             rich_help_panel=_SPREAD,
             help="natural, dirichlet, iid, shards, labels, quantity, noise, or NIID-Bench's niid-labels, "
-            "niid-dirichlet, niid-quantity. (default: natural where the data has users, else dirichlet)",
+            "niid-dirichlet, niid-quantity; or sampled: each draws its own, for up to millions of clients. (default: "
+            "natural where the data has users, else dirichlet)",
         ),
     ] = None
     alpha: Annotated[
         float | None,
-        typer.Option(rich_help_panel=_SPREAD, help="Of dirichlet and quantity: the smaller, the more uneven."),
+        typer.Option(rich_help_panel=_SPREAD, help="Of dirichlet, quantity and sampled: the smaller, the more uneven."),
     ] = None
     size_sigma: Annotated[
         float | None, typer.Option(rich_help_panel=_SPREAD, help="How unequal sizes are; 0: equal.")
@@ -57,6 +58,9 @@ class ShareOptions:
     noise_sigma: Annotated[float | None, typer.Option(rich_help_panel=_SPREAD, help="Of noise: 0.1.")] = None
     min_examples: Annotated[
         int | None, typer.Option(min=0, rich_help_panel=_SPREAD, help="How few a client may have.")
+    ] = None
+    examples: Annotated[
+        int | None, typer.Option(min=1, rich_help_panel=_SPREAD, help="Of sampled: how many a client has: 50.")
     ] = None
     held_out: Annotated[
         float | None,
@@ -182,8 +186,8 @@ def simulate(
     from simulation.simulator import simulate as simulator
     from simulation.simulator.checks import SecureWay
 
-    if shares.by is not None and shares.by not in get_args(By):
-        fail(f"There is no partition method {shares.by}; there are {', '.join(get_args(By))}.")
+    if shares.by not in (None, "sampled", *get_args(By)):
+        fail(f"There is no partition method {shares.by}; there are {', '.join(get_args(By))} and sampled.")
     if engine not in get_args(EngineName):
         fail(f"There is no engine {engine}; there are {', '.join(get_args(EngineName))}.")
     if secure not in get_args(SecureWay):
