@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from simulation.clients import Clients
     from simulation.history import History
     from simulation.virtual.behaviour import Behaviour
+    from simulation.virtual.recorded import Recording
 
 _SPREAD = "Partition"
 _FLEET = "Behaviour of the fleet"
@@ -126,9 +127,10 @@ def simulate(
     behaviour: Annotated[
         str,
         typer.Option(
-            metavar="ideal|phones",
+            metavar="ideal|phones|FILE",
             rich_help_panel=_FLEET,
-            help="ideal: equally fast, always there; phones: as the literature has them. The options below change it.",
+            help="ideal: equally fast, always there; phones: as in the literature; the options below change these. "
+            "Or a file that `quorate record` wrote.",
         ),
     ] = "ideal",
     dropout: Annotated[
@@ -269,14 +271,19 @@ def simulate(
         raise typer.Exit(130)
 
 
-def _behaviour(name: str, **changes: float | None) -> Behaviour:
-    """The behaviour of this name, with those of the changes that are given."""
+def _behaviour(name: str, **changes: float | None) -> Behaviour | Recording:
+    """The behaviour of this name, with those of the changes that are given, or the recording in this file."""
     from simulation.virtual.behaviour import PHONES, Behaviour
+    from simulation.virtual.recorded import Recording
 
     known = {"ideal": Behaviour(), "phones": PHONES}
-    if name not in known:
-        fail(f"There is no behaviour {name}; there are {', '.join(known)}.")
     given: dict[str, Any] = {field: value for field, value in changes.items() if value is not None}
+    if name not in known and not Path(name).is_file():
+        fail(f"There is no behaviour {name}; there are {', '.join(known)}, and files of quorate record.")
+    if name not in known and given:
+        fail(f"--{next(iter(given)).replace('_', '-')} has no effect on a recording: {name} says what devices did.")
+    if name not in known:
+        return Recording.read(name)
     return dataclasses.replace(known[name], **given)
 
 

@@ -187,6 +187,8 @@ class Conduct:
     """Virtual seconds of training until its battery is empty."""
     train_s: float | None = None
     """Virtual seconds of the whole task, where that was recorded; None: ``step_s`` for each step."""
+    withdraws: bool = False
+    """It says after its training that it will not report."""
 
     @property
     def network_s(self) -> float:
@@ -246,6 +248,10 @@ class Habits:
         behaviours = {device: self._of(device) for device in cohort}
         slow = self._stragglers(behaviours, round)
         return {device: self._conduct(device, own, device in slow, round, at) for device, own in behaviours.items()}
+
+    def arrival(self, round: int) -> tuple[float, int | None]:
+        """(seconds from the opening of this round until devices come, the most that come; None: all needed)."""
+        return 0.0, None
 
     def _of(self, device: str) -> Behaviour:
         own = self._one or self._classes.get(self._class_of(device))
@@ -326,7 +332,9 @@ class Habits:
 def work_done(conduct: Conduct, planned: int, left_s: float, budget_s: float | None) -> tuple[int, float]:
     """Returns (the number of planned steps that a device does, the virtual seconds for which it trains) in its time:
     the task's budget, and the time until the report is due."""
-    steps, step_s = planned, conduct.step_s if conduct.train_s is None else conduct.train_s / max(1, planned)
+    if conduct.train_s is not None:
+        return planned, conduct.train_s
+    steps, step_s = planned, conduct.step_s
     if conduct.share < 1.0:
         steps = max(1, math.ceil(conduct.share * planned))
         step_s *= planned / steps

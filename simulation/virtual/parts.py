@@ -29,8 +29,8 @@ class Part:
     order: float
     """Its order among devices whose training ends at the same time."""
     job: Job | None
-    """Its training; None where it will have nothing to report: the time ends before its first step, or before its last
-    where the plan refuses partial work."""
+    """Its training; None where it will have nothing to report: it withdraws, or the time ends before its first step, or
+    before its last where the plan refuses partial work."""
     exchange_s: float = 0.0
     """Virtual seconds of an exchange in a secure round."""
     vanishes_before: Stage | None = None
@@ -101,7 +101,7 @@ def part_of(
     return Part(
         at=began + conduct.network_s + train_s,
         order=order,
-        job=None if refused or not steps else job,
+        job=None if refused or not steps or conduct.withdraws else job,
         exchange_s=conduct.exchange_s,
         vanishes_before=FIVE_EXCHANGES[conduct.exchange] if conduct.vanishes else None,
     )

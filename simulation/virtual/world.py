@@ -196,7 +196,13 @@ class SimulatedWorld:
                 self._leave([one for one in self._waiting() if not self._habits.available(one.row.device, self.now)])
             self._check_in(self._waiting(), [])
             self._checked_in_at = self.now
-        while (missing := state.plan.cohort.pool_count - self._that_may_be_drawn(state)) > 0:
+        after_s, most = self._habits.arrival(state.round_number)
+        cohort = state.plan.cohort
+        if after_s and most is None and state.phase == "selecting" and state.deadline is not None:
+            opened_at = state.deadline - cohort.select_s
+            self._pass(opened_at + min(after_s, 0.999 * cohort.select_s))
+        pool = cohort.pool_count if most is None else min(most, cohort.pool_count)
+        while (missing := pool - self._that_may_be_drawn(state)) > 0:
             arriving = [self._device(number) for number in self._order(state.current, missing)]
             if not arriving:
                 return
@@ -220,6 +226,12 @@ class SimulatedWorld:
             self._happen()
         if len(self._present) + len(self._elsewhere) == busy:
             self._agenda.now = max(self.now, until)
+
+    def _pass(self, until: float) -> None:
+        """Lets time pass until then, where that is later."""
+        while self._agenda.next_at < until:
+            self._happen()
+        self._agenda.now = max(self._agenda.now, until)
 
     def _happen(self) -> None:
         do, arguments = self._agenda.take()
