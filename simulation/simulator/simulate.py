@@ -69,7 +69,8 @@ from simulation.virtual.simulation import Simulation, UpdateSizes
 _DAY_S = 86_400.0
 ABANDONED_MOST = 25
 """Number of rounds abandoned in a row after which a simulation stops, where the plan has no ``finish.abandoned``: a
-simulated fleet does not change by itself, unless its behaviour depends on the hour, and then within a day."""
+simulated fleet does not change by itself. Where its behaviour depends on the hour, selections that find too few
+devices do not stop it within a day."""
 
 
 @overload
@@ -301,8 +302,8 @@ def _played(
             stalled = state.status == "paused" or waited >= ABANDONED_MOST
             if inputs.plan.finish.abandoned is None:
                 stalled = stalled or state.abandoned >= ABANDONED_MOST
-            if inputs.habits.by_day and state.status == "running" and simulation.world.now < hopeful_until:
-                stalled = False  # others are available at another hour
+            if inputs.habits.by_day and state.status == "running" and not view.funnel.selected:
+                stalled = stalled and simulation.world.now >= hopeful_until  # others are available at another hour
             if stalled:
                 gone = [one for one in simulation.history(wall).withdrawals if one.round == before.round_number]
                 why = f" ({gone[0].device}: {gone[0].reason.rstrip('.')})" if gone else ""

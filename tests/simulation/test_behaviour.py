@@ -17,7 +17,6 @@ from client_sdk.protocol.devices import Task
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
 from simulation import Behaviour, simulate
-from simulation.history.rounds import read_events
 from simulation.virtual.behaviour import PHONES, Habits
 from tests.simulation.test_virtual_rounds import Stepping, clients, plan
 
@@ -233,7 +232,7 @@ def test_nobody_is_selected_while_it_is_not_available() -> None:
         progress=False,
     )
     one = Habits(DAYTIME, lambda device: "", 3)
-    drawn = [event for event in read_events(history._store, history.run) if event.kind == "Drawn"]
+    drawn = [event for event in history.events if event.kind == "Drawn"]
     assert len(drawn) >= 8
     for event in drawn:
         for device, _ in cast("list[tuple[str, int]]", event.body["cohort"]):
