@@ -39,7 +39,7 @@ from simulation.virtual.datacenter import SimulatedDatacenter
 from simulation.virtual.device import Device, SimulatedEnrolment
 from simulation.virtual.parts import OUT_OF_TIME, Part, Unfinished, parts_of
 
-_ASKS_AGAIN_S = 600.0
+ASKS_AGAIN_S = 600.0
 """Virtual seconds after which waiting devices check in again, before their place in the pool expires."""
 _PARTS = 8
 """About how many batches of a round's updates are passed on while others are trained: each batch has a cost."""
@@ -140,7 +140,7 @@ class SimulatedWorld:
                     self._assign(state)
                 self._collect(number)
             elif state.round_number == number and state.abandoned == missed and state.deadline is not None:
-                self._wait(min(state.deadline, self.now + _ASKS_AGAIN_S) if self._habits.by_day else state.deadline)
+                self._wait(min(state.deadline, self.now + ASKS_AGAIN_S) if self._habits.by_day else state.deadline)
             elif state.round_number == number and state.waits:
                 self._wait(self.now + state.plan.cohort.select_s)
                 return self._state
@@ -191,7 +191,7 @@ class SimulatedWorld:
     def _arrive(self, state: RunState) -> None:
         """Fills the pool with absent devices in an order drawn for this round, until it is full or all have come. Those
         that have counted as often as they may, or rest, leave their place to others."""
-        if self.now - self._checked_in_at >= _ASKS_AGAIN_S:
+        if self.now - self._checked_in_at >= ASKS_AGAIN_S:
             if self._habits.by_day:
                 self._leave([one for one in self._waiting() if not self._habits.available(one.row.device, self.now)])
             self._check_in(self._waiting(), [])

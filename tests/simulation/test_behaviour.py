@@ -222,6 +222,20 @@ def test_a_run_over_the_day_has_the_same_bits_again_and_resumed(tmp_path: Path) 
     assert [(one.digest, one.opened_at, one.selected, one.started, one.reported) for one in part.rounds] == rounds
 
 
+def test_places_of_a_buffered_run_are_filled_when_devices_are_available_again() -> None:
+    """In the worst hours too few come for all places, and at times nobody trains."""
+    wanted = {
+        "name": "buffered",
+        "cohort": {"goal": 4, "collect_s": 7200.0},
+        "buffered": {"concurrency": 10},
+        "finish": {"rounds": 30},
+    }
+    own = replace(DAYTIME, available=0.4, day_ratio=1000.0)
+    history = simulate(wanted, Stepping(), clients(30), behaviour=own, progress=False)
+    assert history.status == "finished"
+    assert any(one.seconds is not None and one.seconds > 3600.0 for one in history.rounds)
+
+
 def test_nobody_is_selected_while_it_is_not_available() -> None:
     history = simulate(
         plan(8, cohort={"select": 6, "goal": 4, "quorum": 0.5, "collect_s": 3600.0, "select_s": 1200.0}),
