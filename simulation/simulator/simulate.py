@@ -126,8 +126,8 @@ def simulate(
       ``evaluator``). ``score_clients``: on how many clients' own held-out examples they are scored too, drawn once by
       ``seed`` (sources ``clients``, ``clients.p10``, ``clients.p90``
       and ``class.<name>``).
-    - ``behaviour``: which devices vanish or are slow, for all devices or by class; None: an ideal fleet. ``classes``:
-      the class of each client.
+    - ``behaviour``: which devices vanish or are slow, and when they are available, for all devices or by class; or a
+      ``Recording`` of a run; None: an ideal fleet. ``classes``: the class of each client.
     - ``datacenter``: name -> data that the datacenter holds, where the plan has a section ``[datacenter]``; its rounds
       are trained in this process, as by one rank.
     - ``strategy``, ``rule``, ``server_optimizer``, ``selection``, ``codec``: objects of your own, without a package
