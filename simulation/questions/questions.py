@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -69,9 +69,11 @@ MINUTES = Column(heading="minutes of a round", of=lambda run: run.round_s / 60)
 COUNTED = Column(heading="updates in a round", of=lambda run: run.counted, digits=0)
 DEVICE_HOURS = Column(heading="device-hours", of=lambda run: run.device_hours, digits=0, needs_target=True)
 WASTED = Column(heading="of these in no model, %", of=lambda run: 100 * run.wasted, digits=0)
-HOURS_A_POINT = Column(heading="device-hours a point", of=lambda run: run.device_hours / run.points, digits=2)
-DOWN_A_POINT = Column(heading="MB down a point", of=lambda run: run.down_mb / run.points, digits=3)
-UP_A_POINT = Column(heading="MB up a point", of=lambda run: run.up_mb / run.points, digits=3)
+HOURS_A_POINT = Column(
+    heading="device-hours a point", of=lambda run: run.device_hours / run.points, digits=2, needs_target=True
+)
+DOWN_A_POINT = Column(heading="MB down a point", of=lambda run: run.down_mb / run.points, digits=3, needs_target=True)
+UP_A_POINT = Column(heading="MB up a point", of=lambda run: run.up_mb / run.points, digits=3, needs_target=True)
 BEST = Column(heading="accuracy", of=lambda run: run.accuracy[-1], digits=3)
 
 
@@ -203,6 +205,7 @@ QUESTIONS: dict[str, Question] = {
         arms=_cost,
         columns=(HOURS, ROUNDS, HOURS_A_POINT, DOWN_A_POINT, UP_A_POINT, BEST),
         bar=HOURS_A_POINT,
+        setting=lambda setting: replace(setting, rounds=2 * setting.rounds),  # one epoch takes many rounds
     ),
 }
 """Name -> question, as ``quorate ask`` takes it."""
