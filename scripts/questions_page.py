@@ -29,9 +29,8 @@ asked for, and have the rest in common:
   its end.
 - A run ends at an accuracy of 0.8 on the test set. Each is played on two fleets (seeds 0 and 1). The same options give
   the same answer; a question takes one to three minutes of one core.
-- **To read them**: more devices than are needed make rounds shorter and cost device-hours. A deadline is short at the
-  price of slow devices, which are then heard less, and their data with them; work in part counts nearly as whole work
-  does, and brings them back.
+- **In short**: more devices than are needed make rounds shorter and cost device-hours. An early deadline that drops
+  unfinished work leaves slow phones out, and their labels with them; one that counts it hears nearly all.
 
 (`python -m scripts.questions_page` writes this page; 2026-12-01.)
 """
