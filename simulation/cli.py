@@ -1,4 +1,4 @@
-"""The simulation's commands of ``quorate``: ``simulate``, ``fleet``, ``demo``, ``privacy`` and ``new``.
+"""The simulation's commands of ``quorate``: ``simulate``, ``record``, ``ask``, ``fleet``, ``demo`` and others.
 
 ``client_sdk.cli`` finds ``app`` by entry point. Importing this file is fast: each command imports what it needs when it
 runs.
@@ -17,7 +17,9 @@ from client_sdk.commands.long_running import Threads
 from client_sdk.commands.token_file import VARIABLE, TokenFile, enrolment_token
 from client_sdk.terminal import DEFAULT_URL, Json, Url, fail, say, say_json
 from simulation.commands import privacy
+from simulation.commands.ask import ask
 from simulation.commands.new import new
+from simulation.commands.record import record
 from simulation.commands.simulate import simulate
 
 if TYPE_CHECKING:
@@ -177,4 +179,6 @@ def demo(
 
 app.add_typer(privacy.app, name="privacy")
 app.command(epilog="Example: quorate new credit-risk")(new)
+app.command(epilog="Example: quorate ask over-selection")(ask)
+app.command(epilog="Example: quorate record mnist --out mnist.json")(record)
 app.command(epilog="Example: quorate simulate examples/mnist.toml --data mnist --clients 1000 --folder run")(simulate)

@@ -8,7 +8,7 @@ import numpy as np
 
 from client_sdk.data import Examples, installed, is_file, load_data
 from simulation.clients import Clients
-from simulation.partitioning import By, partition
+from simulation.partitioning import By, partition, sampled
 
 if TYPE_CHECKING:
     from simulation.commands.simulate import ShareOptions
@@ -25,6 +25,10 @@ def shared_out(data: str, options: ShareOptions, seed: int = 0) -> tuple[Clients
     found: Any = load_data(data) if is_file(data) else installed(data)
     test = getattr(found, "test", None)
     has_users = bool(getattr(found, "user_names", None))
+    if options.by == "sampled":
+        return _sampled(found, options, seed), test
+    if options.examples is not None:
+        raise ValueError("--examples is for --by sampled: the other methods deal all examples")
     by = options.by or ("natural" if has_users and options.clients is None else "dirichlet")
     if by == "natural" and has_users:
         return _by_user(found, data, options), test
@@ -42,6 +46,22 @@ def shared_out(data: str, options: ShareOptions, seed: int = 0) -> tuple[Clients
         held_out=options.held_out or 0.0,
     )
     return made, test
+
+
+def _sampled(found: Any, options: ShareOptions, seed: int) -> Clients:
+    """A fleet whose clients draw their examples."""
+    for name in ("shards_per_client", "labels_per_client", "noise_sigma", "min_examples"):
+        if getattr(options, name) is not None:
+            raise ValueError(f"--{name.replace('_', '-')} has no effect with --by sampled")
+    return sampled(
+        found,
+        MOST_CLIENTS_BY_DEFAULT if options.clients is None else options.clients,
+        examples=50 if options.examples is None else options.examples,
+        alpha=options.alpha,
+        size_sigma=options.size_sigma or 0.0,
+        held_out=options.held_out or 0.0,
+        seed=seed,
+    )
 
 
 def some_of(test: Any | None, count: int | Literal["all"], seed: int) -> Any | None:

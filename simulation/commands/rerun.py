@@ -21,6 +21,7 @@ from simulation import engines
 from simulation.clients import Clients
 from simulation.simulator import simulate as simulator
 from simulation.virtual.behaviour import Behaviour
+from simulation.virtual.recorded import Recording
 
 
 def again(
@@ -30,7 +31,7 @@ def again(
     only: str,
     round: int,
     *,
-    behaviour: Behaviour,
+    behaviour: Behaviour | Recording,
     init: Path | None,
     seed: int,
     folder: Path | None,

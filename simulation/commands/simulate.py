@@ -21,6 +21,8 @@ from coordinator.commands.plans import Changes
 if TYPE_CHECKING:
     from simulation.clients import Clients
     from simulation.history import History
+    from simulation.virtual.behaviour import Behaviour
+    from simulation.virtual.recorded import Recording
 
 _SPREAD = "Partition"
 _FLEET = "Behaviour of the fleet"
@@ -41,12 +43,13 @@ class ShareOptions:
         typer.Option(
             rich_help_panel=_SPREAD,
             help="natural, dirichlet, iid, shards, labels, quantity, noise, or NIID-Bench's niid-labels, "
-            "niid-dirichlet, niid-quantity. (default: natural where the data has users, else dirichlet)",
+            "niid-dirichlet, niid-quantity; or sampled: each draws its own, for up to millions of clients. (default: "
+            "natural where the data has users, else dirichlet)",
         ),
     ] = None
     alpha: Annotated[
         float | None,
-        typer.Option(rich_help_panel=_SPREAD, help="Of dirichlet and quantity: the smaller, the more uneven."),
+        typer.Option(rich_help_panel=_SPREAD, help="Of dirichlet, quantity and sampled: the smaller, the more uneven."),
     ] = None
     size_sigma: Annotated[
         float | None, typer.Option(rich_help_panel=_SPREAD, help="How unequal sizes are; 0: equal.")
@@ -56,6 +59,9 @@ class ShareOptions:
     noise_sigma: Annotated[float | None, typer.Option(rich_help_panel=_SPREAD, help="Of noise: 0.1.")] = None
     min_examples: Annotated[
         int | None, typer.Option(min=0, rich_help_panel=_SPREAD, help="How few a client may have.")
+    ] = None
+    examples: Annotated[
+        int | None, typer.Option(min=1, rich_help_panel=_SPREAD, help="Of sampled: how many a client has: 50.")
     ] = None
     held_out: Annotated[
         float | None,
@@ -125,28 +131,42 @@ def simulate(
     score_every: Annotated[
         int, typer.Option(min=1, rich_help_panel=_SCORES, help="Score each so-many-th checkpoint.")
     ] = 1,
+    behaviour: Annotated[
+        str,
+        typer.Option(
+            metavar="ideal|phones|FILE",
+            rich_help_panel=_FLEET,
+            help="ideal: equally fast, always there; phones: as in the literature; the options below change these. "
+            "Or a file that `quorate record` wrote.",
+        ),
+    ] = "ideal",
     dropout: Annotated[
-        float, typer.Option(rich_help_panel=_FLEET, help="Probability that a selected device vanishes.")
-    ] = 0.0,
+        float | None, typer.Option(rich_help_panel=_FLEET, help="Probability that a selected device vanishes.")
+    ] = None,
     stragglers: Annotated[
-        float, typer.Option(rich_help_panel=_FLEET, help="Probability that a device does only part of its work.")
-    ] = 0.0,
+        float | None,
+        typer.Option(rich_help_panel=_FLEET, help="Probability that a device does only part of its work."),
+    ] = None,
     straggler_share: Annotated[
-        float,
+        float | None,
         typer.Option(rich_help_panel=_FLEET, help="The same as an exact share of the selected devices of each round."),
-    ] = 0.0,
+    ] = None,
     step_s: Annotated[
-        float, typer.Option(rich_help_panel=_FLEET, help="Median virtual seconds of an optimizer step.")
-    ] = 0.05,
+        float | None,
+        typer.Option(rich_help_panel=_FLEET, help="Median virtual seconds of an optimizer step. (default: 0.05)"),
+    ] = None,
     speed_sigma: Annotated[
-        float, typer.Option(rich_help_panel=_FLEET, help="Spread of speed between devices; 0: all alike.")
-    ] = 0.0,
+        float | None, typer.Option(rich_help_panel=_FLEET, help="Spread of speed between devices; 0: all alike.")
+    ] = None,
     jitter_sigma: Annotated[
-        float, typer.Option(rich_help_panel=_FLEET, help="The same from round to round, on top.")
-    ] = 0.0,
+        float | None, typer.Option(rich_help_panel=_FLEET, help="The same from round to round, on top.")
+    ] = None,
     network_s: Annotated[
-        float, typer.Option(rich_help_panel=_FLEET, help="Virtual seconds of a device on the network in a round.")
-    ] = 2.0,
+        float | None,
+        typer.Option(
+            rich_help_panel=_FLEET, help="Virtual seconds of a device on the network in a round. (default: 2)"
+        ),
+    ] = None,
     only: Annotated[
         str | None, typer.Option(metavar="CLIENT", rich_help_panel=_ONE, help="Train just this client, with --round.")
     ] = None,
@@ -175,10 +195,9 @@ def simulate(
     from simulation.partitioning import By
     from simulation.simulator import simulate as simulator
     from simulation.simulator.checks import SecureWay
-    from simulation.virtual.behaviour import Behaviour
 
-    if shares.by is not None and shares.by not in get_args(By):
-        fail(f"There is no partition method {shares.by}; there are {', '.join(get_args(By))}.")
+    if shares.by not in (None, "sampled", *get_args(By)):
+        fail(f"There is no partition method {shares.by}; there are {', '.join(get_args(By))} and sampled.")
     if engine not in get_args(EngineName):
         fail(f"There is no engine {engine}; there are {', '.join(get_args(EngineName))}.")
     try:
@@ -195,7 +214,8 @@ def simulate(
         if path is not None and not path.absolute().parent.is_dir():
             fail(f"There is no folder {path.parent} for the picture.")
     scored, tested = _number("--score-clients", score_clients), _number("--test", test)
-    behaviour = Behaviour(
+    habits = _behaviour(
+        behaviour,
         dropout=dropout,
         stragglers=stragglers,
         straggler_share=straggler_share,
@@ -210,7 +230,7 @@ def simulate(
     if only is not None and round_ is not None:
         again(
             whole, learner, fleet, only, round_,
-            behaviour=behaviour, init=init, seed=seed, folder=folder, as_json=as_json,
+            behaviour=habits, init=init, seed=seed, folder=folder, as_json=as_json,
         )  # fmt: skip
         return
     if picture is not None:
@@ -229,7 +249,7 @@ def simulate(
             test=some_of(test_part, tested, seed),
             score_clients=scored,
             score_every=score_every,
-            behaviour=behaviour,
+            behaviour=habits,
             datacenter=None if held is None else {held: load_data(datacenter or held)},
             engine=cast("EngineName", engine),
             secure=cast("SecureWay", secure),
@@ -262,6 +282,22 @@ def simulate(
         (note if as_json else say)(line)
     if history.interrupted:
         raise typer.Exit(130)
+
+
+def _behaviour(name: str, **changes: float | None) -> Behaviour | Recording:
+    """The behaviour of this name, with those of the changes that are given, or the recording in this file."""
+    from simulation.virtual.behaviour import PHONES, Behaviour
+    from simulation.virtual.recorded import Recording
+
+    known = {"ideal": Behaviour(), "phones": PHONES}
+    given: dict[str, Any] = {field: value for field, value in changes.items() if value is not None}
+    if name not in known and not Path(name).is_file():
+        fail(f"There is no behaviour {name}; there are {', '.join(known)}, and files of quorate record.")
+    if name not in known and given:
+        fail(f"--{next(iter(given)).replace('_', '-')} has no effect on a recording: {name} says what devices did.")
+    if name not in known:
+        return Recording.read(name)
+    return dataclasses.replace(known[name], **given)
 
 
 def _number(option: str, text: str) -> int | Literal["all"]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, cast
@@ -27,7 +27,7 @@ from coordinator.folding.refold import Readable
 from coordinator.pictures import Curve
 from coordinator.runtime import views
 from coordinator.runtime.insight.participation import ParticipationLog, registered
-from coordinator.store.port import RunRow, Store, StoreError
+from coordinator.store.port import EventRow, RunRow, Store, StoreError
 from simulation.engines.steps import Steps
 from simulation.history import folder as folders
 from simulation.history.folder import HistoryError
@@ -223,6 +223,11 @@ class RecordedRun(WithCurves):
     def participants(self) -> tuple[DeviceParticipation, ...]:
         """What became of each device in the rounds that have ended: all of them, also those that never counted."""
         return tuple(self._taken_part.read(self._store, self._known()))
+
+    @property
+    def events(self) -> Iterator[EventRow]:
+        """The log, in order."""
+        return read_events(self._store, self.run)
 
     @property
     def withdrawals(self) -> tuple[DeviceWithdrawal, ...]:

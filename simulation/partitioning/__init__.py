@@ -8,7 +8,8 @@ clients["client-0042"].train.x          # gathered at the first access
 clients.draw("who-holds-what.svg")
 ```
 
-``split_indices`` returns the positions alone, without data; ``label_skew`` measures how uneven they are.
+``sampled`` makes a fleet of any size of it, whose clients draw their examples. ``split_indices`` returns the positions
+alone, without data; ``label_skew`` measures how uneven they are.
 """
 
 from __future__ import annotations
@@ -17,5 +18,6 @@ from simulation.clients.clients import label_skew
 from simulation.partitioning.front import partition
 from simulation.partitioning.indices import By, split_indices
 from simulation.partitioning.methods import Indices
+from simulation.partitioning.sampled import sampled
 
-__all__ = ["By", "Indices", "label_skew", "partition", "split_indices"]
+__all__ = ["By", "Indices", "label_skew", "partition", "sampled", "split_indices"]

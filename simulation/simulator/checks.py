@@ -25,6 +25,7 @@ from simulation.clients import Clients
 from simulation.engines import EngineName, MakeEngine
 from simulation.simulator.scoring import BY_CLASS, CENTRAL, CLIENTS, DEVICES, HIGH, LOW
 from simulation.virtual.behaviour import Behaviour, Habits, work_done
+from simulation.virtual.recorded import RecordedHabits, Recording
 
 # ------------------------------------------------------------ options
 # The types of ``simulate``'s options, for every function that passes them on.
@@ -34,7 +35,7 @@ from simulation.virtual.behaviour import Behaviour, Habits, work_done
 
 PlanLike = Plan | Mapping[str, Any] | str | PathLike[str]
 ClientsLike = Clients | Mapping[str, Any] | Sequence[Any]
-BehaviourLike = Behaviour | Mapping[str, Behaviour] | None
+BehaviourLike = Behaviour | Mapping[str, Behaviour] | Recording | None
 ClassesLike = Mapping[str, str] | Callable[[str], str] | None
 Keep = int | Literal["all"] | None
 SecureWay = Literal["masked", "quantized"]
@@ -206,6 +207,8 @@ def require_secure(plan: Plan, clients: Clients, way: Any) -> None:
 
 def require_playable(plan: Plan, clients: Clients, habits: Habits) -> None:
     """ValueError for what the simulation cannot play of a plan with buffered rounds."""
+    if isinstance(habits, RecordedHabits) and (plan.buffered is not None or plan.secure is not None):
+        raise ValueError("a recording has lanes of plain rounds, and the plan has others: give a Behaviour")
     if plan.buffered is None:
         return
     if habits.by_share:
@@ -313,9 +316,11 @@ def habits_of(behaviour: BehaviourLike, of: Callable[[str], str], clients: Clien
     """The habits of all clients. ValueError for a class without a behaviour; the first thousand clients are checked."""
     if behaviour is None:
         behaviour = Behaviour()
+    if isinstance(behaviour, Recording):
+        return RecordedHabits(behaviour, seed)
     if not isinstance(behaviour, Behaviour):
         if not isinstance(behaviour, Mapping) or not all(isinstance(one, Behaviour) for one in behaviour.values()):
-            raise ValueError("behaviour is a Behaviour, or a mapping class -> Behaviour")
+            raise ValueError("behaviour is a Behaviour, a mapping class -> Behaviour, or a Recording")
         for number in range(min(1000, len(clients))):
             name = of(clients.id(number))
             if name not in behaviour:

@@ -65,11 +65,13 @@ from simulation.simulator.scoring import CENTRAL, CLIENTS, Inputs, score_devices
 from simulation.virtual.behaviour import work_done
 from simulation.virtual.parts import changes
 from simulation.virtual.secure_world import SimulatedAuthority
-from simulation.virtual.simulation import Simulation
+from simulation.virtual.simulation import Simulation, UpdateSizes
 
+_DAY_S = 86_400.0
 ABANDONED_MOST = 25
 """Number of rounds abandoned in a row after which a simulation stops, where the plan has no ``finish.abandoned``: a
-simulated fleet does not change by itself."""
+simulated fleet does not change by itself. Where its behaviour depends on the hour, selections that find too few
+devices do not stop it within a day."""
 
 
 @overload
@@ -126,8 +128,8 @@ def simulate(
       ``evaluator``). ``score_clients``: on how many clients' own held-out examples they are scored too, drawn once by
       ``seed`` (sources ``clients``, ``clients.p10``, ``clients.p90``
       and ``class.<name>``).
-    - ``behaviour``: which devices vanish or are slow, for all devices or by class; None: an ideal fleet. ``classes``:
-      the class of each client.
+    - ``behaviour``: which devices vanish or are slow, and when they are available, for all devices or by class; or a
+      ``Recording`` of a run; None: an ideal fleet. ``classes``: the class of each client.
     - ``datacenter``: name -> data that the datacenter holds, where the plan has a section ``[datacenter]``; its rounds
       are trained in this process, as by one rank.
     - ``strategy``, ``rule``, ``server_optimizer``, ``selection``, ``codec``: objects of your own, without a package
@@ -276,6 +278,7 @@ def _played(
     """Plays rounds until the run is over or ``rounds`` have been played."""
     wall: dict[int, float] = {}
     interrupted, noisy, played, waited = False, False, 0, 0
+    hopeful_until = simulation.world.now + _DAY_S
     try:
         if not simulation.resumed:
             retained.added(simulation.state.checkpoint, score_version(simulation, learner, inputs))
@@ -290,6 +293,7 @@ def _played(
             if state.version != before.version and (state.over or state.version % inputs.score_every == 0):
                 scores = score_version(simulation, learner, inputs)
             if state.version != before.version:
+                hopeful_until = simulation.world.now + _DAY_S
                 simulation.drop(retained.added(state.checkpoint, scores))
             if simulation.state.over:
                 simulation.settle()
@@ -305,6 +309,8 @@ def _played(
             stalled = state.status == "paused" or waited >= ABANDONED_MOST
             if inputs.plan.finish.abandoned is None:
                 stalled = stalled or state.abandoned >= ABANDONED_MOST
+            if inputs.habits.by_day and state.status == "running" and not view.funnel.selected:
+                stalled = stalled and simulation.world.now >= hopeful_until  # others are available at another hour
             if stalled:
                 gone = [one for one in simulation.history(wall).withdrawals if one.round == before.round_number]
                 why = f" ({gone[0].device}: {gone[0].reason.rstrip('.')})" if gone else ""
@@ -452,6 +458,8 @@ def rerun(
         raise ValueError(f"which model did round {round} start from? Give init= or folder=")
     else:
         model, run = first_model(init, learner, seed)[0](), plan.name
+    layout = Layout.of(Manifest.of(model), plan.task.averaged, {})  # an update that is returned as it is
+    habits.carry(len(to_bytes(model)), UpdateSizes(layout, plan.task.codec)(""))
     conduct = habits.conducts(cohort, round)[client]
     try:
         task = algorithm(plan, installed(plan)).task(plan, version, small, of_class(client))
@@ -471,7 +479,6 @@ def rerun(
     if plan.secure is not None:
         secret, tensors = SimulatedAuthority(seed).secret(client), canonical_digest(to_bytes(model))
         job = replace(job, changes={**job.changes, "seed": private_seed(secret, run, round, tensors)})
-    layout = Layout.of(Manifest.of(model), plan.task.averaged, {})  # an update that is returned as it is
     kernel = Kernel(plan, learner, clients, layout)
     if kernel.keeps != "nothing" and round > 1:
         raise ValueError(f"what {client!r} kept before round {round} is gone: its strategy keeps a state on devices")

@@ -2,7 +2,8 @@
 
 =============== ====================================================================================================
 agenda          the planned calls, and their time as the coordinator's clock
-behaviour       how fast devices train, which vanish, which finish only part of the work
+behaviour       how fast devices train and send, when they are available, which vanish or do only part of the work
+recorded        the same as a run's devices behaved, from a file of ``quorate record``
 parts           what each device of a cohort will do, and until when
 device          one device: its ``participate`` session, driven against the coordinator without a network
 world           the arrivals and events of each round

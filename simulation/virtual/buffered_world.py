@@ -34,9 +34,10 @@ from simulation.engines.kernel import Contributed
 from simulation.errors import SimulationError
 from simulation.virtual.device import Device
 from simulation.virtual.parts import OUT_OF_TIME, Part, part_of
-from simulation.virtual.world import SimulatedWorld
+from simulation.virtual.world import ASKS_AGAIN_S, SimulatedWorld
 
 _COLUMNS = 1 << 20
+_DAY_S = 86_400.0
 _IN_VAIN = 1000
 """Devices in a row that vanish or withdraw, after which a client that cannot be counted ends the simulation."""
 
@@ -101,14 +102,17 @@ class BufferedWorld(SimulatedWorld):
         if self._state.round is None:
             self.coordinator.tick()
         state = self._state
-        number, version = state.round_number, state.version
+        number, version, began = state.round_number, state.version, self.now
         self._perform()
         while (state := self._state).round is not None and state.round_number == number:
             self._fill(state)
             if (state := self._state).round is None or state.round_number != number:
                 break
             deadline = float("inf") if state.deadline is None else state.deadline
-            if self._agenda.next_at < deadline:
+            later = self.now + ASKS_AGAIN_S
+            if self._habits.by_day and later < min(self._agenda.next_at, deadline, began + _DAY_S):
+                self._agenda.now = later  # others are available then, for the places that are free
+            elif self._agenda.next_at < deadline:
                 self._happen()
             elif state.deadline is not None:
                 self._agenda.now = max(self._agenda.now, deadline)
@@ -124,14 +128,12 @@ class BufferedWorld(SimulatedWorld):
 
     def _fill(self, state: RunState) -> None:
         """Absent clients come for the places that are free, and those that have one begin to train."""
-        members = state.current.members
         known = [self._device(self._clients.number(name)) for name in self._awaited(state)]
         self._check_in([], known)  # of an earlier call of the simulation
         for device in known:
             self._begins(device)
         free = kind_of(state.current).free(state)
-        kind = kind_of(state.current)
-        self._refused = {self._clients.number(name) for name in members if not kind.drawable(state.current, name)}
+        self._refused = self._not_drawable(state)
         while free and (arriving := [self._device(number) for number in self._order(state.current, free)]):
             self._enrolment.enrol(arriving)
             self._check_in([], arriving)
@@ -141,7 +143,13 @@ class BufferedWorld(SimulatedWorld):
             for device in arriving:
                 if not device.over:
                     self._begins(device)
+            self._refused |= self._not_drawable(self._state)
             free = kind_of(self._state.current).free(self._state)
+
+    def _not_drawable(self, state: RunState) -> set[int]:
+        """Clients with a place, also where they have vanished, and those that rest."""
+        kind = kind_of(state.current)
+        return {self._clients.number(name) for name in state.current.members if not kind.drawable(state.current, name)}
 
     def _awaited(self, state: RunState) -> list[str]:
         """Devices with a place that are not here."""
@@ -172,24 +180,28 @@ class BufferedWorld(SimulatedWorld):
             return
         collect_s = self._state.plan.cohort.collect_s
         drawn_at = member.until - collect_s
-        conducts = self._habits.conducts([device.row.device], assignment.round)
+        conducts = self._habits.conducts([device.row.device], assignment.round, drawn_at)
         conduct = conducts[device.row.device]
-        if conduct.vanishes:
+        part = (
+            None
+            if conduct.vanishes
+            else part_of(
+                self._state,
+                device.row.device,
+                conduct,
+                assignment.round,
+                assignment.task,
+                began=drawn_at,
+                due_s=collect_s,
+                clients=self._clients,
+                order=self._habits.unit("order", device.row.device, assignment.round),
+            )
+        )
+        if part is None:
             self._gone.add((device.row.device, assignment.round))
             self._gives_nothing()
             device.vanish()
             return
-        part = part_of(
-            self._state,
-            device.row.device,
-            conduct,
-            assignment.round,
-            assignment.task,
-            began=drawn_at,
-            due_s=collect_s,
-            clients=self._clients,
-            order=self._habits.unit("order", device.row.device, assignment.round),
-        )
         self._models.setdefault(assignment.checkpoint.digest, self._model(assignment.checkpoint.digest))
         self._agenda.after(max(0.0, part.at - self.now), self._ends, device, part)
 

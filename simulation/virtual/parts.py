@@ -29,9 +29,9 @@ class Part:
     order: float
     """Its order among devices whose training ends at the same time."""
     job: Job | None
-    """Its training; None where it will have nothing to report: the time ends before its first step, or before its last
-    where the plan refuses partial work."""
-    network_s: float = 0.0
+    """Its training; None where it will have nothing to report: it withdraws, or the time ends before its first step, or
+    before its last where the plan refuses partial work."""
+    exchange_s: float = 0.0
     """Virtual seconds of an exchange in a secure round."""
     vanishes_before: Stage | None = None
     """The exchange of a secure round before which it vanishes; None: it stays."""
@@ -42,20 +42,27 @@ class Part:
         return self.at, self.order
 
 
-def parts_of(state: RunState, now: float, clients: Clients, habits: Habits, task_of: TaskOf) -> dict[str, Part]:
-    """Returns the parts of a cohort that begins now, by device; devices that vanish before they have
-    trained have none."""
-    plan, found = state.plan, {}
-    due_s = due_in_s(now, state)
-    for name, conduct in habits.conducts(state.current.members, state.round_number).items():
-        if not conduct.trains(secure=plan.secure is not None):
-            continue
-        order = habits.unit("order", name, state.round_number)
-        task = task_of(state, name)
-        found[name] = part_of(
-            state, name, conduct, state.round_number, task, began=now, due_s=due_s, clients=clients, order=order
-        )
-    return found
+def parts_of(
+    state: RunState, now: float, clients: Clients, habits: Habits, task_of: TaskOf
+) -> tuple[dict[str, Part], set[str]]:
+    """Returns (the parts of a cohort that begins now, by device, those that vanish before they have begun to train).
+    Devices that vanish before they have trained have no part."""
+    plan = state.plan
+    found: dict[str, Part] = {}
+    gone: set[str] = set()
+    due_s, secure = due_in_s(now, state), plan.secure is not None
+    for name, conduct in habits.conducts(state.current.members, state.round_number, now).items():
+        if conduct.trains(secure=secure):
+            order = habits.unit("order", name, state.round_number)
+            task = task_of(state, name)
+            part = part_of(
+                state, name, conduct, state.round_number, task, began=now, due_s=due_s, clients=clients, order=order
+            )
+            if part is not None:
+                found[name] = part
+        elif conduct.phase == "fetch" and not secure:
+            gone.add(name)
+    return found, gone
 
 
 def part_of(
@@ -69,11 +76,14 @@ def part_of(
     due_s: float,
     clients: Clients,
     order: float,
-) -> Part:
-    """Returns the part of one device that stays, which began then and has so many seconds."""
+) -> Part | None:
+    """Returns the part of one device that does not vanish by chance, which began then and has so many seconds. None: it
+    vanishes, as it is not available for so long, or its battery does not last."""
     plan = state.plan
     whole = task.planned_steps(clients.examples(name))
     steps, train_s = work_done(conduct, whole, due_s, task.time_budget_s)
+    if not conduct.stays(train_s):
+        return None
     job = Job(
         run=state.run,
         round=round,
@@ -83,7 +93,7 @@ def part_of(
         cost=steps,
         times=state.times(name),
         steps=None if steps == whole else steps,
-        fetch_s=conduct.network_s / 2,
+        fetch_s=conduct.fetch_s,
         train_s=train_s,
         clip=0.0 if plan.privacy is None else plan.privacy.clip_after(state.small),
     )
@@ -91,8 +101,8 @@ def part_of(
     return Part(
         at=began + conduct.network_s + train_s,
         order=order,
-        job=None if refused or not steps else job,
-        network_s=conduct.network_s,
+        job=None if refused or not steps or conduct.withdraws else job,
+        exchange_s=conduct.exchange_s,
         vanishes_before=FIVE_EXCHANGES[conduct.exchange] if conduct.vanishes else None,
     )
 
@@ -159,7 +169,8 @@ def unfinished(
         late = {item.device for item in store.refusals(run, number)}
         if number in open_rounds and plan.buffered is None:
             continue
-        conducts = habits.conducts([device for device in cohorts[number] if device in clients], number)
+        known = [device for device in cohorts[number] if device in clients]
+        conducts = habits.conducts(known, number, min(devices.values(), default=0.0))
         for device in devices.keys() & conducts.keys() - late - places:
             conduct, began = conducts[device], devices[device]
             if conduct.trains(secure=plan.secure is not None):
@@ -167,6 +178,8 @@ def unfinished(
                 task = task_of(number, device)
                 steps = task.planned_steps(clients.examples(device))
                 _, train_s = work_done(conduct, steps, due_s, task.time_budget_s)
+                if not conduct.stays(train_s):
+                    continue
                 at = began + conduct.network_s + train_s
                 found.append(Unfinished(round=number, at=at, number=clients.number(device), device=device))
     return sorted(found)

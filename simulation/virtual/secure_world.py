@@ -327,7 +327,7 @@ class SecureWorld(SimulatedWorld):
             return
         self._seen = seen
         for name, device in self._waiting_for_turns.items():
-            self._agenda.after(self._parts[name].network_s, self._turn, device)
+            self._agenda.after(self._parts[name].exchange_s, self._turn, device)
         self._waiting_for_turns.clear()
         if state.phase == "collecting" and secure.header:
             lagging, self._lagging = self._lagging, []

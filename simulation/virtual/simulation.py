@@ -135,7 +135,7 @@ class Simulation:
             self.store = MemoryStore()
             before = self._found(plan)
             authority = SimulatedAuthority(seed) if plan.secure is not None else None
-            agenda = self._agenda = Agenda(time.time() if authority is None else EPOCH)
+            agenda = self._agenda = Agenda(EPOCH if authority is not None or habits.by_day else time.time())
             origin += "" if is_deterministic(learner) else NOT_DETERMINISTIC
             origin += "" if plan.privacy is None else PROTECTS_NOBODY
             shared = algorithm(plan, installed(plan)).shared
@@ -190,6 +190,8 @@ class Simulation:
                 with self.store.transaction() as tx:
                     tx.put_revocations(list_row(authority.revocations))
             self.run = self._begun(before, plan, body, origin, roles, clients)
+            size_of = UpdateSizes(self.kernel.layout, plan.task.codec)
+            habits.carry(self.blobs.size(self.state.checkpoint), size_of(""))
             make_world: Callable[..., SimulatedWorld] = SimulatedWorld
             if plan.buffered is not None:
                 make_world = partial(BufferedWorld, kernel=self.kernel, updates=updates, model=self._tensors)
@@ -203,7 +205,7 @@ class Simulation:
                 self.engine,
                 agenda,
                 seed=seed,
-                size_of=UpdateSizes(self.kernel.layout, plan.task.codec),
+                size_of=size_of,
                 begin=self._begin,
                 failed=failed,
                 class_of=class_of,

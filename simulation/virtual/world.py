@@ -39,7 +39,7 @@ from simulation.virtual.datacenter import SimulatedDatacenter
 from simulation.virtual.device import Device, SimulatedEnrolment
 from simulation.virtual.parts import OUT_OF_TIME, Part, Unfinished, parts_of
 
-_ASKS_AGAIN_S = 600.0
+ASKS_AGAIN_S = 600.0
 """Virtual seconds after which waiting devices check in again, before their place in the pool expires."""
 _PARTS = 8
 """About how many batches of a round's updates are passed on while others are trained: each batch has a cost."""
@@ -140,7 +140,7 @@ class SimulatedWorld:
                     self._assign(state)
                 self._collect(number)
             elif state.round_number == number and state.abandoned == missed and state.deadline is not None:
-                self._wait(state.deadline)
+                self._wait(min(state.deadline, self.now + ASKS_AGAIN_S) if self._habits.by_day else state.deadline)
             elif state.round_number == number and state.waits:
                 self._wait(self.now + state.plan.cohort.select_s)
                 return self._state
@@ -175,23 +175,34 @@ class SimulatedWorld:
         """Before a round: frees devices that have finished by now, and removes those that were not selected."""
         while self._agenda.next_at <= self.now:
             self._happen()
-        waiting = self._waiting()
+        self._leave(self._waiting())
+        self._refused.clear()
+        self._draws, self._checked_in_at = 0, self.now
+
+    def _leave(self, waiting: Sequence[Device]) -> None:
+        """These devices wait no longer."""
         for device in waiting:
             device.vanish()
             self._remove_if_over(device)
         if waiting:
             with self.coordinator.core.store.transaction() as tx:
                 tx.drop_waiting([device.row.device for device in waiting])
-        self._refused.clear()
-        self._draws, self._checked_in_at = 0, self.now
 
     def _arrive(self, state: RunState) -> None:
         """Fills the pool with absent devices in an order drawn for this round, until it is full or all have come. Those
         that have counted as often as they may, or rest, leave their place to others."""
-        if self.now - self._checked_in_at >= _ASKS_AGAIN_S:
+        if self.now - self._checked_in_at >= ASKS_AGAIN_S:
+            if self._habits.by_day:
+                self._leave([one for one in self._waiting() if not self._habits.available(one.row.device, self.now)])
             self._check_in(self._waiting(), [])
             self._checked_in_at = self.now
-        while (missing := state.plan.cohort.pool_count - self._that_may_be_drawn(state)) > 0:
+        after_s, most = self._habits.arrival(state.round_number)
+        cohort = state.plan.cohort
+        if after_s and most is None and state.phase == "selecting" and state.deadline is not None:
+            opened_at = state.deadline - cohort.select_s
+            self._pass(opened_at + min(after_s, 0.999 * cohort.select_s))
+        pool = cohort.pool_count if most is None else min(most, cohort.pool_count)
+        while (missing := pool - self._that_may_be_drawn(state)) > 0:
             arriving = [self._device(number) for number in self._order(state.current, missing)]
             if not arriving:
                 return
@@ -216,6 +227,12 @@ class SimulatedWorld:
         if len(self._present) + len(self._elsewhere) == busy:
             self._agenda.now = max(self.now, until)
 
+    def _pass(self, until: float) -> None:
+        """Lets time pass until then, where that is later."""
+        while self._agenda.next_at < until:
+            self._happen()
+        self._agenda.now = max(self._agenda.now, until)
+
     def _happen(self) -> None:
         do, arguments = self._agenda.take()
         do(*arguments)
@@ -237,15 +254,23 @@ class SimulatedWorld:
             self._present.pop(device.row.device, None)
 
     def _order(self, round: Round, count: int) -> list[int]:
-        """Returns so many absent clients, in random order: a function of the seed, the round and the busy devices."""
+        """Returns so many absent clients that are available now, fewer where there are no more, in random order: a
+        function of the seed, the round, the hour and the busy devices."""
         out = {device.number for device in self._present.values()} | self._refused | set(self._elsewhere.values())
         again = [round.missed] if round.missed else []
         rng = np.random.Generator(np.random.PCG64([self._seed, round.number, self._draws, *again]))
         self._draws += 1
         named = [self._clients.number(name) for name in self._state.plan.cohort.devices]
         total = len(named) or len(self._clients)
-        drawn = rng.choice(named or total, min(total, count + len(out)), replace=False, shuffle=True)
-        return [int(number) for number in drawn if int(number) not in out][:count]
+        most, by_day = min(total, count + len(out)), self._habits.by_day
+        while True:
+            drawn = [int(number) for number in rng.choice(named or total, most, replace=False, shuffle=True)]
+            found = [number for number in drawn if number not in out]
+            if by_day:
+                found = [one for one in found if self._habits.available(self._clients.id(one), self.now)]
+            if not by_day or len(found) >= count or most == total:
+                return found[:count]
+            most = min(total, 4 * most)
 
     def _device(self, number: int) -> Device:
         return Device(self, number, self._enrolment.row(number, self.now), self._enrolment.offer(number))
@@ -268,7 +293,7 @@ class SimulatedWorld:
         """Submits the jobs that will count to the engine. While it trains, the cohort gets its assignments, and the end
         of each training is put on the agenda."""
         self._begin(state)
-        self._parts = parts_of(state, self.now, self._clients, self._habits, self._task)
+        self._parts, gone = parts_of(state, self.now, self._clients, self._habits, self._task)
         jobs = [part.job for part in sorted(self._parts.values(), key=_place) if part.job is not None]
         self._settle_states([job.device for job in jobs], state.round_number)
         self._engine.submit(jobs[: self._most(state)])
@@ -282,6 +307,8 @@ class SimulatedWorld:
             assignment = Request(CHECK_IN, device.row, device.offer).call(CHECK_IN.shape.again, self.coordinator)
             if assignment is not None:
                 device.answered(assignment)
+        for device in (one for one in cohort if one.row.device in gone):
+            device.vanish()
         starting = [device for device in cohort if not device.over]
         message, where = Started(attempt=state.current.attempt), {"run": self._run, "round": state.round_number}
         requests = [Request(STARTED, one.row, message, where) for one in starting]

@@ -156,14 +156,16 @@ def test_repro_work_that_fits_to_the_second_is_there_before_the_deadline(step_s:
     behaviour = Behaviour(step_s=step_s, network_s=2.0)
     history = simulate(plan(2), Stepping(), held, behaviour=behaviour, progress=False)
     assert [found.reported for found in history.rounds[:2]] == [5, 5]
-    steps, seconds = work_done(Conduct(step_s=step_s, network_s=2.0, vanishes=False, share=1.0), 700, 60.0, None)
+    steps, seconds = work_done(
+        Conduct(step_s=step_s, fetch_s=1.0, send_s=1.0, vanishes=False, share=1.0), 700, 60.0, None
+    )
     assert steps == round(58 / step_s) - 1
     assert 58 - step_s <= seconds < 58
 
 
 def test_repro_stragglers_are_not_the_first_to_report() -> None:
     """Less work was less time, so the rounds of a plan that selects more than it needs were made by stragglers."""
-    half = Conduct(step_s=1.0, network_s=2.0, vanishes=False, share=0.5)
+    half = Conduct(step_s=1.0, fetch_s=1.0, send_s=1.0, vanishes=False, share=0.5)
     assert work_done(half, 10, 60.0, None) == (5, 10.0)
     assert work_done(half, 10, 60.0, 4.0) == (2, 4.0)
     whole = simulate(plan(4), Stepping(), clients(10, (8,)), progress=False)
