@@ -72,63 +72,34 @@ class SharedState:
     """The files of updates, for rules that need all of them."""
 
 
-class EngineWorker:
-    """``serve`` runs until the channel is closed."""
+class TaskWorker:
+    """Trains and scores clients, and holds the sum of its part. Tasks and answers are those of the table above."""
 
-    def __init__(self, kernel: Kernel, shared: SharedState, channel: Channel) -> None:
+    def __init__(self, kernel: Kernel, shared: SharedState) -> None:
+        _one_thread()
         self._kernel = kernel
         self._shared = shared
-        self._channel = channel
         self._partial = Partial(kernel, shared.lanes)
         self._slots: dict[str, int] = {}
-        self._tasks: deque[JsonObject] = deque()
-        self._answers: list[JsonObject] = []
-        self._sent_at = 0.0
 
-    def serve(self) -> None:
-        """OSError where the parent has ended."""
-        _one_thread()
-        while True:
-            while (message := self._next()) is not None:
-                self._handle(message)
-            if self._channel.ended:
-                return
-            task = self._tasks.popleft()
-            if self._channel.at is not None:
-                self._channel.at[0] = task["task"]
-            answer = self._trained(task) if task["do"] == "train" else self._scored(task)
-            flush_output()
-            self._answers.append({"task": task["task"], **answer})
+    def begin(self) -> None:
+        """The next round, from the model in memory."""
+        self._slots.clear()
+        self._partial.begin(self._shared.model.view())
 
-    def _next(self) -> JsonObject | None:
-        """Returns the next message; waits for one only where there is no other work."""
-        if len(self._tasks) < 2 or time.monotonic() - self._sent_at > _TOGETHER_S:
-            self._flush()
-        message = self._channel.arrived()
-        if message is not None or self._tasks:
-            return message
-        return self._channel.receive()
+    def done(self, task: JsonObject) -> JsonObject:
+        """Does a task and returns its answer."""
+        answer = self._trained(task) if task["do"] == "train" else self._scored(task)
+        flush_output()
+        return {"task": task["task"], **answer}
 
-    def _flush(self) -> None:
-        if self._answers:
-            self._channel.send({"answers": self._answers})
-            self._answers = []
-        self._sent_at = time.monotonic()
-
-    def _handle(self, message: JsonObject) -> None:
-        match message["do"]:
-            case "tasks":
-                self._tasks.extend(message["tasks"])
-            case "drop":
-                self._answers += [{"task": task["task"], "dropped": True} for task in self._tasks]
-                self._tasks.clear()
-            case "begin":
-                self._slots.clear()
-                self._partial.begin(self._shared.model.view())
-            case "restrict":
-                self._channel.send(self._restricted(message))
-            case unknown:
-                raise AssertionError(f"the engine sent a message that its worker does not know: {unknown!r}")
+    def restricted(self, weights: Mapping[str, int]) -> JsonObject:
+        """Keeps only these devices in the sum."""
+        try:
+            self._partial.restrict(weights)
+            return {"state": self._partial.sum.state, "weights": self._partial.weights}
+        except TensorError as error:
+            return {"refused": str(error)}
 
     def _trained(self, task: JsonObject) -> JsonObject:
         job = Job(**task["job"])
@@ -155,12 +126,57 @@ class EngineWorker:
             return {"raised": not_scored(f"client {task['device']!r}", error)}
         return {"score": None if score is None else score.model_dump_json()}
 
-    def _restricted(self, message: JsonObject) -> JsonObject:
-        try:
-            self._partial.restrict(message["weights"])
-            return {"state": self._partial.sum.state, "weights": self._partial.weights}
-        except TensorError as error:
-            return {"refused": str(error)}
+
+class EngineWorker:
+    """``serve`` runs until the channel is closed."""
+
+    def __init__(self, kernel: Kernel, shared: SharedState, channel: Channel) -> None:
+        self._worker = TaskWorker(kernel, shared)
+        self._channel = channel
+        self._tasks: deque[JsonObject] = deque()
+        self._answers: list[JsonObject] = []
+        self._sent_at = 0.0
+
+    def serve(self) -> None:
+        """OSError where the parent has ended."""
+        while True:
+            while (message := self._next()) is not None:
+                self._handle(message)
+            if self._channel.ended:
+                return
+            task = self._tasks.popleft()
+            if self._channel.at is not None:
+                self._channel.at[0] = task["task"]
+            self._answers.append(self._worker.done(task))
+
+    def _next(self) -> JsonObject | None:
+        """Returns the next message; waits for one only where there is no other work."""
+        if len(self._tasks) < 2 or time.monotonic() - self._sent_at > _TOGETHER_S:
+            self._flush()
+        message = self._channel.arrived()
+        if message is not None or self._tasks:
+            return message
+        return self._channel.receive()
+
+    def _flush(self) -> None:
+        if self._answers:
+            self._channel.send({"answers": self._answers})
+            self._answers = []
+        self._sent_at = time.monotonic()
+
+    def _handle(self, message: JsonObject) -> None:
+        match message["do"]:
+            case "tasks":
+                self._tasks.extend(message["tasks"])
+            case "drop":
+                self._answers += [{"task": task["task"], "dropped": True} for task in self._tasks]
+                self._tasks.clear()
+            case "begin":
+                self._worker.begin()
+            case "restrict":
+                self._channel.send(self._worker.restricted(message["weights"]))
+            case unknown:
+                raise AssertionError(f"the engine sent a message that its worker does not know: {unknown!r}")
 
 
 def _one_thread() -> None:
@@ -175,6 +191,11 @@ def _one_thread() -> None:
 
 
 _JOB = tuple(found.name for found in fields(Job))
+
+
+def training(job: Job) -> JsonObject:
+    """The task of a job."""
+    return {"do": "train", "job": {name: getattr(job, name) for name in _JOB}}
 
 
 class ProcessEngine:
@@ -215,7 +236,7 @@ class ProcessEngine:
             self._tasks[job] = self._put(pool, job, now=True)
         if not pool.has(self._tasks[job]):
             meanwhile()
-        return _result(pool.answer(self._tasks[job]))
+        return result_of(pool.answer(self._tasks[job]).body)
 
     def total(self, weights: Mapping[str, int]) -> ExactSum:
         pool = self._begun()
@@ -254,7 +275,7 @@ class ProcessEngine:
         self._settle(pool)
         self._shared[0].scored.write(model)
         tasks = [pool.put({"do": "score", "device": device}, f"scored client {device!r}") for device in devices]
-        return [_score(pool.answer(task)) for task in tasks]
+        return [score_of(pool.answer(task).body) for task in tasks]
 
     def close(self) -> None:
         self._closed = True
@@ -301,9 +322,7 @@ class ProcessEngine:
 
     def _put(self, pool: ProcessPool, job: Job, *, now: bool = False) -> int:
         what = f"trained client {job.device!r} in round {job.round}"
-        return pool.put(
-            {"do": "train", "job": {name: getattr(job, name) for name in _JOB}}, what, cost=job.cost, now=now
-        )
+        return pool.put(training(job), what, cost=job.cost, now=now)
 
     def _settle(self, pool: ProcessPool) -> None:
         """Waits for tasks under way; tasks that no worker has begun are as if they had not been submitted."""
@@ -339,16 +358,16 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def _result(answer: Answer) -> Result:
-    body = answer.body
+def result_of(body: JsonObject) -> Result:
+    """The result of a job, from the answer to its task."""
     if "report" in body:
         report = UpdateReport.model_validate_json(body["report"])
         return Done(report=report, weight=body["weight"], treated=Treated(**body["treated"]), digest=body["digest"])
     return CannotTrain(reason=body["reason"], trace=body["trace"], bad_values=body["bad_values"])
 
 
-def _score(answer: Answer) -> Score | None:
-    body = answer.body
+def score_of(body: JsonObject) -> Score | None:
+    """The score of a client, from the answer to its task. SimulationError where it could not be scored."""
     if "raised" in body:
         raise SimulationError(body["raised"])
     return None if body["score"] is None else Score.model_validate_json(body["score"])

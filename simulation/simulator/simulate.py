@@ -132,8 +132,9 @@ def simulate(
       (docs/extending.md). The plan then names ``notebook:half-way`` for an object of the class ``HalfWay``, in its
       ``version``; a codec has its own name, ``notebook:coarse@1``. A coordinator that opens the folder does not have
       them, and says so.
-    - ``engine``: ``serial``, ``processes`` (``workers`` of them; None: one for each core), or a function from a
-      ``Kernel`` to an ``Engine``. All give the same bits.
+    - ``engine``: ``serial``, ``processes`` (``workers`` of them; None: one for each core), ``ray`` (``workers`` actors
+      on Ray's cluster; None: one for each GPU, or for each core), or a function from a ``Kernel`` to an ``Engine``. All
+      give the same bits.
     - ``init``: the first checkpoint, as arrays, a torch ``state_dict()`` (tied weights under all their names or one)
       or a safetensors file; None: the learner's, from ``seed``.
     - ``statistics``: which tensors are statistics, by name or shell pattern: ``{"*.mean": "statistic", "*.var":
