@@ -20,7 +20,7 @@ from client_sdk.tensors import Tensors
 from client_sdk.update import Update
 from simulation import History, SimulationError, simulate
 from simulation.engines import Engine, SerialEngine, engine_called
-from simulation.engines.ray_actors import RayEngine, _share
+from simulation.engines.ray_actors import _AS_OURS, RayEngine, _share
 from tests.rotating import on_day
 from tests.simulation.engines.test_processes import NET, Marks, clients, digests, examples, fate, mark, plan, results
 
@@ -33,7 +33,8 @@ def cluster() -> Iterator[None]:
     """A Ray that is there already, with two cores; its sockets need a short path."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     folder = mkdtemp(prefix="ray", dir="/tmp")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR", _temp_dir=folder)
+    quiet: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+    ray.init("local", num_cpus=2, **quiet, _temp_dir=folder, _system_config=_AS_OURS)
     yield
     ray.shutdown()
     shutil.rmtree(folder, ignore_errors=True)
@@ -83,7 +84,8 @@ def test_whole_runs_have_the_bits_of_the_serial_engine_and_of_processes(cluster:
     assert digests(found[0]) == digests(found[1]) == digests(found[2])
     assert [*map(fate, found[0].rounds)] == [*map(fate, found[1].rounds)] == [*map(fate, found[2].rounds)]
     for source in ("evaluator", "clients"):
-        assert found[0].metric("accuracy", source).tolist() == found[2].metric("accuracy", source).tolist()
+        curves = [history.metric("accuracy", source).values.tolist() for history in found]
+        assert curves[0] == curves[1] == curves[2]
     assert ray.is_initialized(), "who had a cluster before has it still"
 
 
