@@ -240,7 +240,9 @@ class _Server(uvicorn.Server):
 
 def main() -> None:
     folder, keys = map(Path, sys.argv[1:])
-    config = uvicorn.Config(lambda *_: None, port=0, access_log=False, log_level="error", backlog=1024)
+    config = uvicorn.Config(
+        lambda *_: None, port=0, access_log=False, log_level="error", backlog=1024, timeout_keep_alive=75
+    )
     listener = config.bind_socket()
     origin = f"http://127.0.0.1:{listener.getsockname()[1]}"
     config.app = Floor(origin, folder / "floor.sqlite3", json.loads(keys.read_text())).app()
