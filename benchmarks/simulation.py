@@ -305,8 +305,9 @@ def measure(quick: bool) -> Iterator[Row]:
     began = Spread.of([start_s() for _ in counted("starts", range(2 if quick else 7))])
     yield Row(name="start_s", value=began.median, unit="s", aim=5.0, met=began.met(5.0))
     yield from quartiles("start_s", began, "s")
-    held = child(f"million({1 if quick else 5})") / GIB
-    yield Row(name="million_registered_gib", value=held, unit="GiB", aim=1.0, met=held <= 1.0)
+    rounds_of_million, times = (1, 1) if quick else (5, 3)
+    held = Spread.of([child(f"million({rounds_of_million})") / GIB for _ in range(times)])
+    yield Row(name="million_registered_gib", value=held.median, unit="GiB", aim=1.0, met=held.met(1.0))
     yield from ratio_row(
         "cnn_vs_bare", beside_bare(mnist_cnn(), MnistCnn, clients, few, 3 if quick else 7), CNN_AIM, not quick
     )
