@@ -55,7 +55,7 @@ class Serving:
         self.admission = Admission(settings, self.most_connections)
         self.hosts = Hosts(settings.public, PROBES)
         self.stopping = False
-        self._threads = Threads(settings.threads, "quorate")
+        self.threads = Threads(settings.threads, "quorate")
         self._queued = 0
 
     async def work(self, task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -63,7 +63,7 @@ class Serving:
         closed before a thread is free."""
         self._queued += 1
         try:
-            return await self._threads.run(partial(copy_context().run, task, *args, **kwargs))
+            return await self.threads.run(partial(copy_context().run, task, *args, **kwargs))
         finally:
             self._queued -= 1
 
@@ -79,12 +79,12 @@ class Serving:
     @property
     def closed(self) -> bool:
         """Whether work is done no more."""
-        return self._threads.closed
+        return self.threads.closed
 
     def close(self) -> None:
         """Cancels the work that waits for a thread, and waits until the threads have finished. It is called beside the
         event loop, which sends the answers of what runs meanwhile."""
-        self._threads.close()
+        self.threads.close()
 
 
 # ------------------------------------------------------------ of a coordinator
