@@ -1,8 +1,8 @@
 """pfl-research's simulation of the same setting, round by round in this process, following its documentation:
 FederatedAveraging, the simulated backend in one process, users weighted by their examples, plain SGD on both sides.
 
-Data set, partition and model are Quorate's, so that both train the same. pfl-research is not in the lock file: it is
-measured if it is installed (``pip install pfl``).
+Data set, partition and model are Quorate's, so that both train the same. `make install` brings pfl-research where
+there is a release for this Python (3.11 and 3.12).
 """
 
 from __future__ import annotations

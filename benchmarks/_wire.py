@@ -27,23 +27,17 @@ Credentials = Callable[[str, str, bytes], dict[str, str]]
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-class ServerProcess:
-    """``quorate serve`` in a folder, on a free port, with an authority inside. Linux only."""
+class MeasuredProcess:
+    """A server whose first line of output is JSON with its ``url``. Linux only."""
 
-    def __init__(self, folder: Path, *program: str) -> None:
-        """``program``: a module that runs the command, and its own arguments; none: the coordinator's."""
-        command = [sys.executable, "-m", *(program or ("coordinator.cli",)), "serve", "--json", "--port", "0"]
-        command += ["--data", str(folder), "--dev-authority"]
+    def __init__(self, *command: str) -> None:
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         ready = self._process.stdout.readline()
         if not ready:
             raise RuntimeError("the server did not start; its log above has the reason")
-        settings = json.loads(ready)
-        self.url: str = settings["url"]
-        self.token = EnrolmentToken.parse(Path(settings["device_token_file"]).read_text("ascii").strip())
-        self.key = Path(settings["key_file"]).read_text("ascii").strip()
-        """The owner's API key."""
+        self.settings: dict[str, Any] = json.loads(ready)
+        self.url: str = self.settings["url"]
         self.port = int(self.url.rsplit(":", 1)[1])
         self._proc = Path(f"/proc/{self._process.pid}")
 
@@ -71,6 +65,19 @@ def cpu_s(pid: int) -> float:
     """CPU seconds of a process so far, user and system, all threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+class ServerProcess(MeasuredProcess):
+    """``quorate serve`` in a folder, on a free port, with an authority inside."""
+
+    def __init__(self, folder: Path, *program: str) -> None:
+        """``program``: a module that runs the command, and its own arguments; none: the coordinator's."""
+        command = [sys.executable, "-m", *(program or ("coordinator.cli",)), "serve", "--json", "--port", "0"]
+        super().__init__(*command, "--data", str(folder), "--dev-authority")
+        token = Path(self.settings["device_token_file"]).read_text("ascii")
+        self.token = EnrolmentToken.parse(token.strip())
+        self.key = Path(self.settings["key_file"]).read_text("ascii").strip()
+        """The owner's API key."""
 
 
 def rss_bytes(pid: int, *, peak: bool = False) -> int:

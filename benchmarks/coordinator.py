@@ -1,7 +1,9 @@
 """Measures a coordinator: the server as a process of its own, over real sockets, on SQLite with synchronous=FULL.
 
     noop_round_300_server_cpu_s   CPU of the server for one whole round: 300 devices check in (held), fetch a tiny
-                                  model, send *started* and an update; all count; commit. Median without the first
+                                  model, send *started* and an update; all count; commit. Median without the first.
+                                  *limit*: the same round of the barest FastAPI app (``_noop_floor``), in turn with ours
+    noop_round_300_vs_floor       the median of the pairs' ratios, with its quartiles
     noop_round_300_s              wall seconds of the same round, from the first check-in to the commit
     checkins_per_s                check-ins answered in a second while no run is open; each is a durable row
     checkin_p50_s                 seconds until half of them have been answered
@@ -12,15 +14,17 @@
     round_256x1m_peak_models      growth of the server's peak memory over a round of 256 updates of 1M float32,
                                   in models of 4 MB
 
-``--quick``: fewer rounds; the same names. The peer is Flower 1.41's SuperLink: 155 to 230 ms of CPU a device in a no-op
-round, extrapolated to 300.
+From the check-ins on, medians of five fresh servers. ``--quick``: fewer rounds, one server each; the same names. The
+peer is Flower 1.41's SuperLink: 155 to 230 ms of CPU a device in a no-op round, extrapolated to 300.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -29,10 +33,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from benchmarks import _noop_floor
 from benchmarks._bare_upload import BareApp
 from benchmarks._progress import counted
-from benchmarks._wire import Connection, Peer, ServerProcess, bearer, enrol
+from benchmarks._wire import Connection, MeasuredProcess, Peer, ServerProcess, bearer, enrol, signing
 from benchmarks.harness import Pairs, Row, Spread, main
+from client_sdk.identity import DeviceKey
 from client_sdk.protocol.devices import CheckIn, Work
 from client_sdk.protocol.names import Route
 from client_sdk.tensors import Tensors, to_bytes
@@ -48,6 +54,10 @@ SENDERS = 16
 WARM_ROUNDS = 3
 """Rounds of a tiny model before memory is measured, which load code, connections and the database's caches."""
 FLOWER_ROUND_CPU_S = 48.0
+CPU_AIM_S, FLOOR_AIM = 0.55, 1.4
+"""CPU seconds of the server for a round of 300, and how many times its floor."""
+SAMPLES = 5
+"""Fresh servers, each measured once, of which the median counts."""
 LEARNER = "benchmarks:noop"
 CHECK_IN = CheckIn(examples=100, learners={LEARNER: "1"}, hold_s=50).model_dump_json().encode()
 
@@ -57,12 +67,14 @@ T = TypeVar("T")
 class Federation:
     """One run on one server, with devices that take part in all of its rounds."""
 
-    def __init__(self, server: ServerProcess, peers: list[Peer], parameters: int) -> None:
+    def __init__(self, server: MeasuredProcess, peers: list[Peer], parameters: int, run: str = "") -> None:
+        """``run``: one that is there already."""
         self.server = server
         self.peers = peers
-        self.operator = Peer(Connection(server.port), bearer(server.key))
+        key = server.key if isinstance(server, ServerProcess) else ""
+        self.operator = Peer(Connection(server.port), bearer(key))
         self.model: Tensors = {"x": np.zeros(parameters, np.float32)}
-        self.run = ""
+        self.run = run
 
     async def create(self, name: str) -> None:
         """Creates a run that selects all devices in each round."""
@@ -114,6 +126,9 @@ class Federation:
 
     async def stop(self) -> None:
         await self.operator.request("POST", Route.RUN_ACTION.format(run=self.run, action="stop"))
+        self.leave()
+
+    def leave(self) -> None:
         for connection in (peer.connection for peer in (self.operator, *self.peers)):
             connection.close()
 
@@ -122,24 +137,43 @@ CREATE = b'{"plan": PLAN, "init": "INIT", "origin": "a benchmark"}'
 
 
 def _json(value: object) -> bytes:
-    import json
-
     return json.dumps(value).encode()
 
 
-async def noop_rounds(server: ServerProcess, rounds: int) -> tuple[list[float], list[float]]:
-    """(CPU seconds of the server, wall seconds) of each round but the first."""
-    federation = Federation(server, await enrol(server, DEVICES), 16)
-    await federation.create("noop")
-    cpu, wall = [], []
-    for version in counted("rounds without training", range(1, rounds + 2)):
-        spent, began = server.cpu_s(), time.perf_counter()
-        await federation.report(await federation.gather(), at_once=DEVICES)
-        await federation.committed(version)
-        wall.append(time.perf_counter() - began)
-        cpu.append(server.cpu_s() - spent)
-    await federation.stop()
-    return cpu[1:], wall[1:]
+class NoopRounds(NamedTuple):
+    """Of each round but the first, and of the floor's round beside it."""
+
+    cpu: Pairs
+    """CPU seconds of the servers."""
+    wall_s: list[float]
+
+
+async def noop_rounds(server: ServerProcess, rounds: int) -> NoopRounds:
+    """Rounds of ours and of the floor's in turn, by devices that send the same."""
+    keys = [DeviceKey.create() for _ in range(DEVICES)]
+    with tempfile.TemporaryDirectory(prefix="quorate-bench-") as folder, _floor(Path(folder), keys) as floor:
+        ours = Federation(server, await enrol(server, DEVICES), 16)
+        await ours.create("noop")
+        peers = [Peer(Connection(floor.port), signing(floor.url, key)) for key in keys]
+        barest = Federation(floor, peers, 16, _noop_floor.RUN)
+        cpu: tuple[list[float], list[float]] = ([], [])
+        wall: tuple[list[float], list[float]] = ([], [])
+        for version in counted("rounds without training", range(1, rounds + 2)):
+            for who, federation in enumerate((ours, barest)) if version % 2 else ((1, barest), (0, ours)):
+                spent, began = federation.server.cpu_s(), time.perf_counter()
+                await federation.report(await federation.gather(), at_once=DEVICES)
+                await federation.committed(version)
+                wall[who].append(time.perf_counter() - began)
+                cpu[who].append(federation.server.cpu_s() - spent)
+        await ours.stop()
+        barest.leave()
+    return NoopRounds(Pairs(tuple(cpu[0][1:]), tuple(cpu[1][1:])), wall[0][1:])
+
+
+def _floor(folder: Path, keys: list[DeviceKey]) -> MeasuredProcess:
+    public = folder / "keys.json"
+    public.write_text(json.dumps([key.public_hex for key in keys]))
+    return MeasuredProcess(sys.executable, "-m", "benchmarks._noop_floor", str(folder), str(public))
 
 
 class CheckIns(NamedTuple):
@@ -237,23 +271,32 @@ def on_a_server(measure: Callable[[ServerProcess], Awaitable[T]]) -> T:
 
 def measure(quick: bool) -> Iterator[Row]:
     """The rows of this benchmark."""
-    cpu, wall = on_a_server(lambda server: noop_rounds(server, 3 if quick else 9))
-    spent = Spread.of(cpu)
+    noop = on_a_server(lambda server: noop_rounds(server, 3 if quick else 9))
+    spent, ratio = Spread.of(noop.cpu.ours), noop.cpu.ratio
+    name = "noop_round_300"
     yield Row(
-        name="noop_round_300_server_cpu_s",
+        name=f"{name}_server_cpu_s",
         value=spent.median,
         unit="s",
         peer=FLOWER_ROUND_CPU_S,
-        ratio=spent.median / FLOWER_ROUND_CPU_S,
-        aim=2.0,
-        met=spent.met(2.0),
+        limit=noop.cpu.other_median,
+        ratio=ratio.median,
+        aim=CPU_AIM_S,
+        met=spent.met(CPU_AIM_S),
     )
-    clock = Spread.of(wall)
-    yield Row(name="noop_round_300_s", value=clock.median, unit="s", aim=3.0, met=clock.met(3.0))
-    crowd = on_a_server(lambda server: checkins(server, 2 if quick else 6))
-    yield Row(name="checkins_per_s", value=crowd.per_s, unit="1/s", aim=1500.0, met=crowd.per_s >= 1500)
-    yield Row(name="checkin_p50_s", value=crowd.p50_s, unit="s", aim=0.03, met=crowd.p50_s <= 0.03)
-    yield Row(name="checkin_server_cpu_s", value=crowd.server_cpu_s, unit="s", peer=crowd.own_cpu_s)
+    met = ratio.met(FLOOR_AIM)
+    yield Row(name=f"{name}_vs_floor", value=ratio.median, unit="ratio", ratio=ratio.median, aim=FLOOR_AIM, met=met)
+    yield Row(name=f"{name}_vs_floor_q1", value=ratio.low, unit="ratio")
+    yield Row(name=f"{name}_vs_floor_q3", value=ratio.high, unit="ratio")
+    clock = Spread.of(noop.wall_s)
+    yield Row(name=f"{name}_s", value=clock.median, unit="s", aim=3.0, met=clock.met(3.0))
+    crowds = [on_a_server(lambda server: checkins(server, 2)) for _ in range(1 if quick else SAMPLES)]
+    speed = Spread.of([crowd.per_s for crowd in crowds])
+    yield Row(name="checkins_per_s", value=speed.median, unit="1/s", aim=1500.0, met=speed.met(1500.0, at_least=True))
+    half = Spread.of([crowd.p50_s for crowd in crowds])
+    yield Row(name="checkin_p50_s", value=half.median, unit="s", aim=0.03, met=half.met(0.03))
+    each, own = (Spread.of([getattr(crowd, name) for crowd in crowds]).median for name in ("server_cpu_s", "own_cpu_s"))
+    yield Row(name="checkin_server_cpu_s", value=each, unit="s", peer=own)
     with BareApp() as bare:
         long = on_a_server(lambda server: long_uploads(server, bare, 5 if quick else 9))
     yield Row(
@@ -263,9 +306,10 @@ def measure(quick: bool) -> Iterator[Row]:
         limit=long.other_median,
         ratio=long.ratio.median,
     )
-    speed, models = on_a_server(lambda server: large_round(server, 256))
-    yield Row(name="upload_mb_per_s", value=speed, unit="MB/s")
-    yield Row(name="round_256x1m_peak_models", value=models, unit="models", aim=3.0, met=models <= 3.0)
+    large = [on_a_server(lambda server: large_round(server, 256)) for _ in range(1 if quick else SAMPLES)]
+    yield Row(name="upload_mb_per_s", value=Spread.of([speed for speed, _ in large]).median, unit="MB/s")
+    models = Spread.of([grown for _, grown in large])
+    yield Row(name="round_256x1m_peak_models", value=models.median, unit="models", aim=3.0, met=models.met(3.0))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ class Row:
 
     ``value`` is ours, in ``unit``. ``peer`` is another project's figure and ``limit`` the floor measured beside it,
     in the same unit. ``ratio`` is value over limit, or over peer where there is no limit. ``aim`` is what value
-    should be at most (or at least).
+    should be at most (or at least); of a row with a peer that takes turns with ours it is what the ratio should be.
     """
 
     name: str

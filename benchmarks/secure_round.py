@@ -50,7 +50,7 @@ from benchmarks._secagg_crowd import STRICT, Crowd, header_of
 from benchmarks._secure_fleet import VANISH, Fleet, Noted, Notes, plain_round
 from benchmarks._secure_floor import Replay, answers_of
 from benchmarks._wire import ServerProcess
-from benchmarks.harness import Pairs, Row, cost_s, main
+from benchmarks.harness import Pairs, Row, Spread, cost_s, main
 from client_sdk.protocol.names import Route
 
 AIM = 1.5
@@ -245,9 +245,10 @@ def measure(quick: bool) -> Iterator[Row]:
     del rounds
     gc.collect()
     yield from four_groups(n, parameters, pairs)
-    models = peak_models(40 if quick else 64)
+    models = Spread.of([peak_models(40 if quick else 64) for _ in range(1 if quick else 3)])
+    met = models.met(MEMORY_AIM_MODELS)
     name = "secure_round_1m_peak_models"
-    yield Row(name=name, value=models, unit="models", aim=MEMORY_AIM_MODELS, met=models <= MEMORY_AIM_MODELS)
+    yield Row(name=name, value=models.median, unit="models", aim=MEMORY_AIM_MODELS, met=met)
 
 
 if __name__ == "__main__":

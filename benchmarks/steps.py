@@ -12,8 +12,8 @@ and the same of a loop that loads the model into a new module. ``MODEL_WAY`` is 
     transformer  two encoder layers of width 128 over 40 tokens
     resnet       three blocks of 32 channels with group norm on 3 x 32 x 32
 
-``met`` is null with ``--quick``. Before a ratio is printed, updates are compared: SystemExit where half of them differ by
-more than 1e-5 of their norm (one may: a rounding can take an input across the kink of a ReLU).
+``met`` is null with ``--quick``. Before a ratio is printed, updates are compared: SystemExit where half of them differ
+by more than 1e-5 of their norm (one may: a rounding can take an input across the kink of a ReLU).
 """
 
 from __future__ import annotations

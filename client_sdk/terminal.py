@@ -63,6 +63,7 @@ _MODULE_EXTRAS = {
     "opentelemetry": "otel",
     "uvicorn": "coordinator",
     "flwr": "flower",
+    "ray": "ray",
     "psutil": "datacenter",
     "safetensors": "datacenter",
     "pooch": "datasets",

@@ -23,7 +23,7 @@ from pip_settings import uv_environment
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements" / "lock.txt"
 NO_TORCH = 'torch ; python_version < "0"'
-OWN_BUILDS = re.compile(r"(torch|quorate|nvidia-|cuda-|triton)")
+OWN_BUILDS = re.compile(r"(torch\b|quorate|nvidia-|cuda-|triton)")
 
 
 def requirements() -> list[str]:

@@ -32,6 +32,7 @@ _ENABLES = {
     "flower": "quorate flower run --help",
     "otel": "OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318 quorate serve",
     "plot": "quorate plot --help",
+    "ray": "quorate simulate --help",
     "simulation": "quorate demo",
     "testing": "pytest",
     "torch": "quorate new my-project",

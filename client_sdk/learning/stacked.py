@@ -42,6 +42,10 @@ class Stacks:
         self._graphs: dict[object, StackedGraph] = {}
         self._alone = Graphs(loss)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Another process traces anew: a graph is code of this one."""
+        return {**self.__dict__, "_graphs": {}}
+
     def trained(
         self,
         module: nn.Module,

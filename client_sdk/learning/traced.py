@@ -46,6 +46,10 @@ class Graphs:
         self.reason = ""
         """Why a step was not traced, the first one; empty where all were."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Another process traces anew: a graph is code of this one."""
+        return {**self.__dict__, "_graphs": {}}
+
     def bound(self, module: nn.Module, params: Sequence[nn.Parameter], *, fused: bool) -> Bound:
         """For one training of ``module``. ``fused``: a graph updates the weights; else it gives gradients."""
         return Bound(self, module, params, fused)

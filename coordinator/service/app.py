@@ -18,7 +18,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from client_sdk.extensions import installed_version
-from client_sdk.protocol.problems import Problem, ProblemError
+from client_sdk.protocol.problems import Problem
 from coordinator.requests import TABLE, Permission, Table
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.driver import Driver
@@ -33,6 +33,7 @@ from coordinator.service.process_routes import DOCS_PATH, MeterReport, keep_noti
 from coordinator.service.revocations import FetchList, ListKeeper, revocation_routes
 from coordinator.service.route import Uploads
 from coordinator.service.routes import table_routes
+from coordinator.service.shortcut import ANSWERED, Shortcut
 from coordinator.service.stream import stream_routes
 from coordinator.service.stream_viewers import live_routes
 from coordinator.settings import Settings
@@ -115,7 +116,6 @@ def create_app(
             declared(route, Permission.NOBODY)
     require_declarations(app.router.routes)
     complete(app, table, settings.public_url)
-    app.add_middleware(Edge, meters=service.meters, hosts=service.hosts, admission=service.admission)
 
     async def on_error(request: Request, error: Exception) -> Response:
         found, headers = problem_of(error, path=request.url.path), None
@@ -125,8 +125,10 @@ def create_app(
         service.meters.refused(found)
         return problem_response(found, headers)
 
-    for kind in (ProblemError, RequestValidationError, HTTPException):
+    for kind in ANSWERED:
         app.add_exception_handler(kind, on_error)
+    app.add_middleware(Shortcut, routes=app.router.routes, problem=on_error)
+    app.add_middleware(Edge, meters=service.meters, hosts=service.hosts, admission=service.admission)
     return app
 
 

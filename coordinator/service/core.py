@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, assert_never
 
 from starlette.types import Receive
@@ -28,6 +28,7 @@ from coordinator.runtime.signals import Signals
 from coordinator.service.edge import Hosts
 from coordinator.service.observe import Meters
 from coordinator.service.sockets.protocol import Limits, most_connections
+from coordinator.service.threads import Threads
 from coordinator.settings import Settings
 from coordinator.store.port import DeviceRow, WorkerRow
 
@@ -54,27 +55,17 @@ class Serving:
         self.admission = Admission(settings, self.most_connections)
         self.hosts = Hosts(settings.public, PROBES)
         self.stopping = False
-        self._threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="quorate")
+        self.threads = Threads(settings.threads, "quorate")
         self._queued = 0
-        self._closed = False
 
     async def work(self, task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs ``task`` in a thread and returns its result or raises its error. CancelledError where the service is
         closed before a thread is free."""
         self._queued += 1
         try:
-            context = copy_context()
-            return await self._in_thread(lambda: context.run(task, *args, **kwargs))
+            return await self.threads.run(partial(copy_context().run, task, *args, **kwargs))
         finally:
             self._queued -= 1
-
-    def _in_thread(self, task: Callable[[], T]) -> asyncio.Future[T]:
-        try:
-            return asyncio.get_running_loop().run_in_executor(self._threads, task)
-        except RuntimeError:
-            if not self._closed:
-                raise
-            raise asyncio.CancelledError from None
 
     def admit(self) -> None:
         """ProblemError *busy* where too many requests wait for a thread: a new one would only wait longer."""
@@ -85,11 +76,15 @@ class Serving:
         """Answers all held requests and holds no more. Requests still arrive until the sockets close."""
         self.stopping = True
 
+    @property
+    def closed(self) -> bool:
+        """Whether work is done no more."""
+        return self.threads.closed
+
     def close(self) -> None:
         """Cancels the work that waits for a thread, and waits until the threads have finished. It is called beside the
         event loop, which sends the answers of what runs meanwhile."""
-        self._closed = True
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        self.threads.close()
 
 
 # ------------------------------------------------------------ of a coordinator

@@ -90,7 +90,7 @@ def simulate(
     init: Annotated[
         Path | None, typer.Option(metavar="FILE.safetensors", help="First checkpoint. (default: the learner's)")
     ] = None,
-    engine: Annotated[str, typer.Option(help="What trains the clients: serial or processes.")] = "serial",
+    engine: Annotated[str, typer.Option(help="What trains the clients: serial, processes or ray.")] = "serial",
     steps: Annotated[
         str,
         typer.Option(
@@ -103,7 +103,7 @@ def simulate(
         typer.Option(help="Of a plan with [secure]: masked, really; or quantized only, with the same bits, and cheap."),
     ] = "masked",
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Of --engine processes. (default: one for each core)")
+        int | None, typer.Option(min=1, help="Of --engine processes or ray. (default: one for each core)")
     ] = None,
     datacenter: Annotated[
         str | None,

@@ -16,7 +16,7 @@ from client_sdk.tensors import Array, Manifest, Tensors, numpy_dtype
 from client_sdk.tensors.floats import Float32
 
 _ALIGN = 64
-_COLUMNS = 1 << 20
+COLUMNS = 1 << 20
 """Elements of a block of columns, over all rows together: 4 MiB."""
 
 
@@ -92,7 +92,7 @@ class VectorFile:
 
 def columns(elements: int, places: Sequence[tuple[VectorFile, int]]) -> Iterator[NDArray[np.float32]]:
     """The vectors in these places by blocks of columns, [places, width]."""
-    width = max(256, _COLUMNS // max(1, len(places)))
+    width = max(256, COLUMNS // max(1, len(places)))
     for index in range(math.ceil(elements / width)):
         start = index * width
         block = np.empty((len(places), min(width, elements - start)), np.float32)

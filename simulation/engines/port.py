@@ -8,6 +8,7 @@ engine
 ========== ==========================================================================================================
 serial     one process, one thread, one client after another: the reference
 processes  a pool of workers, each with a partial sum of its own
+ray        the same workers as actors of Ray, on the machines of a cluster
 ========== ==========================================================================================================
 
 With one kernel all engines give the same bits, since the exact sum has no order.

@@ -27,7 +27,7 @@ from coordinator.engine.event_fields import Treated
 from simulation.engines.kernel import Kernel
 from simulation.engines.memory import SharedTensors, VectorFile, columns, shared_lanes
 from simulation.engines.port import CannotTrain, Done, Job, Meanwhile, Result, nothing
-from simulation.engines.process_pool import Answer, Channel, JsonObject, ProcessPool, flush_output
+from simulation.engines.process_pool import Channel, JsonObject, ProcessPool, flush_output
 from simulation.engines.serial import Partial, by_stack
 from simulation.errors import SimulationError, not_scored
 
@@ -72,63 +72,34 @@ class SharedState:
     """The files of updates, for rules that need all of them."""
 
 
-class EngineWorker:
-    """``serve`` runs until the channel is closed."""
+class TaskWorker:
+    """Trains and scores clients, and holds the sum of its part. Tasks and answers are those of the table above."""
 
-    def __init__(self, kernel: Kernel, shared: SharedState, channel: Channel) -> None:
+    def __init__(self, kernel: Kernel, shared: SharedState) -> None:
+        _one_thread()
         self._kernel = kernel
         self._shared = shared
-        self._channel = channel
         self._partial = Partial(kernel, shared.lanes)
         self._slots: dict[str, int] = {}
-        self._tasks: deque[JsonObject] = deque()
-        self._answers: list[JsonObject] = []
-        self._sent_at = 0.0
 
-    def serve(self) -> None:
-        """OSError where the parent has ended."""
-        _one_thread()
-        while True:
-            while (message := self._next()) is not None:
-                self._handle(message)
-            if self._channel.ended:
-                return
-            task = self._tasks.popleft()
-            if self._channel.at is not None:
-                self._channel.at[0] = task["task"]
-            answer = self._trained(task) if task["do"] == "train" else self._scored(task)
-            flush_output()
-            self._answers.append({"task": task["task"], **answer})
+    def begin(self) -> None:
+        """The next round, from the model in memory."""
+        self._slots.clear()
+        self._partial.begin(self._shared.model.view())
 
-    def _next(self) -> JsonObject | None:
-        """Returns the next message; waits for one only where there is no other work."""
-        if len(self._tasks) < 2 or time.monotonic() - self._sent_at > _TOGETHER_S:
-            self._flush()
-        message = self._channel.arrived()
-        if message is not None or self._tasks:
-            return message
-        return self._channel.receive()
+    def done(self, task: JsonObject) -> JsonObject:
+        """Does a task and returns its answer."""
+        answer = self._trained(task) if task["do"] == "train" else self._scored(task)
+        flush_output()
+        return {"task": task["task"], **answer}
 
-    def _flush(self) -> None:
-        if self._answers:
-            self._channel.send({"answers": self._answers})
-            self._answers = []
-        self._sent_at = time.monotonic()
-
-    def _handle(self, message: JsonObject) -> None:
-        match message["do"]:
-            case "tasks":
-                self._tasks.extend(message["tasks"])
-            case "drop":
-                self._answers += [{"task": task["task"], "dropped": True} for task in self._tasks]
-                self._tasks.clear()
-            case "begin":
-                self._slots.clear()
-                self._partial.begin(self._shared.model.view())
-            case "restrict":
-                self._channel.send(self._restricted(message))
-            case unknown:
-                raise AssertionError(f"the engine sent a message that its worker does not know: {unknown!r}")
+    def restricted(self, weights: Mapping[str, int]) -> JsonObject:
+        """Keeps only these devices in the sum."""
+        try:
+            self._partial.restrict(weights)
+            return {"state": self._partial.sum.state, "weights": self._partial.weights}
+        except TensorError as error:
+            return {"refused": str(error)}
 
     def _trained(self, task: JsonObject) -> JsonObject:
         stack = tuple(task["stack"])
@@ -159,12 +130,57 @@ class EngineWorker:
             return {"raised": not_scored(f"client {task['device']!r}", error)}
         return {"score": None if score is None else score.model_dump_json()}
 
-    def _restricted(self, message: JsonObject) -> JsonObject:
-        try:
-            self._partial.restrict(message["weights"])
-            return {"state": self._partial.sum.state, "weights": self._partial.weights}
-        except TensorError as error:
-            return {"refused": str(error)}
+
+class EngineWorker:
+    """``serve`` runs until the channel is closed."""
+
+    def __init__(self, kernel: Kernel, shared: SharedState, channel: Channel) -> None:
+        self._worker = TaskWorker(kernel, shared)
+        self._channel = channel
+        self._tasks: deque[JsonObject] = deque()
+        self._answers: list[JsonObject] = []
+        self._sent_at = 0.0
+
+    def serve(self) -> None:
+        """OSError where the parent has ended."""
+        while True:
+            while (message := self._next()) is not None:
+                self._handle(message)
+            if self._channel.ended:
+                return
+            task = self._tasks.popleft()
+            if self._channel.at is not None:
+                self._channel.at[0] = task["task"]
+            self._answers.append(self._worker.done(task))
+
+    def _next(self) -> JsonObject | None:
+        """Returns the next message; waits for one only where there is no other work."""
+        if len(self._tasks) < 2 or time.monotonic() - self._sent_at > _TOGETHER_S:
+            self._flush()
+        message = self._channel.arrived()
+        if message is not None or self._tasks:
+            return message
+        return self._channel.receive()
+
+    def _flush(self) -> None:
+        if self._answers:
+            self._channel.send({"answers": self._answers})
+            self._answers = []
+        self._sent_at = time.monotonic()
+
+    def _handle(self, message: JsonObject) -> None:
+        match message["do"]:
+            case "tasks":
+                self._tasks.extend(message["tasks"])
+            case "drop":
+                self._answers += [{"task": task["task"], "dropped": True} for task in self._tasks]
+                self._tasks.clear()
+            case "begin":
+                self._worker.begin()
+            case "restrict":
+                self._channel.send(self._worker.restricted(message["weights"]))
+            case unknown:
+                raise AssertionError(f"the engine sent a message that its worker does not know: {unknown!r}")
 
 
 def _one_thread() -> None:
@@ -179,6 +195,17 @@ def _one_thread() -> None:
 
 
 _JOB = tuple(found.name for found in fields(Job) if found.name != "stack")
+
+
+def training(jobs: Sequence[Job]) -> JsonObject:
+    """The task of jobs of one stack, or of one job."""
+    bodies = [{name: getattr(job, name) for name in _JOB} for job in jobs]
+    return {"do": "train", "jobs": bodies, "stack": jobs[0].stack}
+
+
+def said(jobs: Sequence[Job]) -> str:
+    """What the task of these jobs does, in the past tense."""
+    return f"trained client {jobs[0].device!r} in round {jobs[0].round}"
 
 
 class ProcessEngine:
@@ -220,7 +247,7 @@ class ProcessEngine:
         task, place = self._tasks[job]
         if not pool.has(task):
             meanwhile()
-        return _result(pool.answer(task).body["results"][place])
+        return result_of(pool.answer(task).body["results"][place])
 
     def total(self, weights: Mapping[str, int]) -> ExactSum:
         pool = self._begun()
@@ -259,7 +286,7 @@ class ProcessEngine:
         self._settle(pool)
         self._shared[0].scored.write(model)
         tasks = [pool.put({"do": "score", "device": device}, f"scored client {device!r}") for device in devices]
-        return [_score(pool.answer(task)) for task in tasks]
+        return [score_of(pool.answer(task).body) for task in tasks]
 
     def close(self) -> None:
         self._closed = True
@@ -305,10 +332,7 @@ class ProcessEngine:
         return self._pool
 
     def _put(self, pool: ProcessPool, jobs: Sequence[Job], *, now: bool = False) -> None:
-        what = f"trained client {jobs[0].device!r} in round {jobs[0].round}"
-        bodies = [{name: getattr(job, name) for name in _JOB} for job in jobs]
-        message = {"do": "train", "jobs": bodies, "stack": jobs[0].stack}
-        task = pool.put(message, what, cost=sum(job.cost for job in jobs), now=now)
+        task = pool.put(training(jobs), said(jobs), cost=sum(job.cost for job in jobs), now=now)
         self._tasks |= {job: (task, place) for place, job in enumerate(jobs)}
 
     def _settle(self, pool: ProcessPool) -> None:
@@ -348,15 +372,16 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def _result(body: JsonObject) -> Result:
+def result_of(body: JsonObject) -> Result:
+    """The result of a job, as the answer to its task has it."""
     if "report" in body:
         report = UpdateReport.model_validate_json(body["report"])
         return Done(report=report, weight=body["weight"], treated=Treated(**body["treated"]), digest=body["digest"])
     return CannotTrain(reason=body["reason"], trace=body["trace"], bad_values=body["bad_values"])
 
 
-def _score(answer: Answer) -> Score | None:
-    body = answer.body
+def score_of(body: JsonObject) -> Score | None:
+    """The score of a client, from the answer to its task. SimulationError where it could not be scored."""
     if "raised" in body:
         raise SimulationError(body["raised"])
     return None if body["score"] is None else Score.model_validate_json(body["score"])

@@ -136,8 +136,9 @@ def simulate(
       (docs/extending.md). The plan then names ``notebook:half-way`` for an object of the class ``HalfWay``, in its
       ``version``; a codec has its own name, ``notebook:coarse@1``. A coordinator that opens the folder does not have
       them, and says so.
-    - ``engine``: ``serial``, ``processes`` (``workers`` of them; None: one for each core), or a function from a
-      ``Kernel`` to an ``Engine``. All give the same bits.
+    - ``engine``: ``serial``, ``processes`` (``workers`` of them; None: one for each core), ``ray`` (``workers`` actors
+      on Ray's cluster; None: one for each GPU, or for each core), or a function from a ``Kernel`` to an ``Engine``. All
+      give the same bits.
     - ``steps``: how clients make their local steps: ``exact``, in the bits of deployment; ``fast``, by what takes the
       least time here of ``traced``, ``channels_last`` and ``stacked-<clients at once>``, which can be named too. Their
       updates differ by the order of roundings (``simulation.engines.steps``), and the history says which it was.

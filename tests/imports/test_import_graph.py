@@ -86,6 +86,7 @@ def test_an_empty_house_is_in_order(skeleton: Path) -> None:
         ("coordinator/requests/wrong.py", "import fastapi", "The table of requests needs no server"),
         ("coordinator/runtime/wrong.py", "import opentelemetry", "OpenTelemetry stays in"),
         ("coordinator/engine/wrong.py", "import time", "The engine is pure"),
+        ("simulation/wrong.py", "import ray", "One file needs ray"),
         ("simulation/wrong.py", "import tests.explorer", "What ships imports nothing that does not"),
         ("client_sdk/wrong.py", "def f():\n    from scripts import lock", "What ships imports nothing that does not"),
         ("coordinator/engine/wrong.py", "def f():\n    from random import random", "The engine is pure"),

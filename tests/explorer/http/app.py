@@ -4,11 +4,12 @@ replica, and every start of the replica gives it a new state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from fastapi import FastAPI
 
@@ -16,8 +17,11 @@ from coordinator.runtime.coordinator import Coordinator
 from coordinator.service import errors
 from coordinator.service.app import create_app
 from coordinator.service.core import Service
+from coordinator.service.threads import Threads
 from coordinator.settings import Settings
 from tests.explorer.faults import Broken
+
+T = TypeVar("T")
 
 
 class CurrentCoordinator:
@@ -35,7 +39,15 @@ def started(replica: int, coordinator: Coordinator) -> FastAPI:
     current.coordinator = coordinator
     fresh = Service(cast("Coordinator", current), coordinator.core.settings, coordinator.core.signals)
     vars(app.state.service).update(vars(fresh))
+    app.state.service.threads = _OfTheLoop(1, "unused")
     return app
+
+
+class _OfTheLoop(Threads):
+    """Calls go by the event loop, whose virtual time they are part of."""
+
+    def run(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(None, call)
 
 
 @cache
