@@ -6,6 +6,8 @@
     checkins_per_s                check-ins answered in a second while no run is open; each is a durable row
     checkin_p50_s                 seconds until half of them have been answered
     checkin_server_cpu_s          CPU seconds of the server for one; *peer* is the load generator's, on the same cores
+    enrol_server_cpu_s            CPU seconds of the server, which has the authority inside, for the first certificate
+                                  of a key, where 64 connections ask; *register* is of its registration
     upload_mb_per_s               from the first byte of a 4 MB update to the last receipt: hashed, synced, validated
     round_256x1m_peak_models      growth of the server's peak memory over a round of 256 updates of 1M float32,
                                   in models of 4 MB
@@ -21,16 +23,18 @@ import hashlib
 import statistics
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from benchmarks._progress import counted
-from benchmarks._wire import Connection, Peer, ServerProcess, bearer, enrol
+from benchmarks._wire import Answer, Connection, Credentials, Peer, ServerProcess, bearer, enrol, enrolment, signing
 from benchmarks.harness import Row, Spread, main
-from client_sdk.protocol.devices import CheckIn, Work
+from client_sdk.identity import DeviceKey
+from client_sdk.protocol.authority import AuthorityRoute
+from client_sdk.protocol.devices import CheckIn, Registration, Work
 from client_sdk.protocol.names import Route
 from client_sdk.tensors import Tensors, to_bytes
 from client_sdk.update import Seconds, Update, encode_update
@@ -168,6 +172,36 @@ async def checkins(server: ServerProcess, seconds: float) -> CheckIns:
     return CheckIns(count / took_s, statistics.median(waited), spent / count, own / count)
 
 
+async def newcomers(server: ServerProcess, count: int) -> tuple[float, float]:
+    """CPU seconds of the server for (an enrolment, a registration) of so many new devices on 64 connections. What they
+    send is made before."""
+    keys = [DeviceKey.create() for _ in range(count)]
+    asked = [enrolment(server.token, key) for key in keys]
+    connections = [Connection(server.port) for _ in range(64)]
+
+    async def each(requests: Sequence[tuple[str, bytes, Credentials | None]]) -> tuple[list[Answer], float]:
+        """The answers, and what one cost."""
+        left, found = iter(enumerate(requests)), dict[int, Answer]()
+
+        async def send(connection: Connection) -> None:
+            for number, (path, body, credentials) in left:
+                found[number] = (await connection.request("POST", path, body, credentials)).ok()
+
+        spent = server.cpu_s()
+        await asyncio.gather(*map(send, connections))
+        return [found[number] for number in range(len(requests))], (server.cpu_s() - spent) / len(requests)
+
+    answers, enrolled = await each([(AuthorityRoute.CERTIFICATES, body, None) for body in asked])
+    messages = [Registration(certificate=answer.json()["certificate"], examples=100) for answer in answers]
+    bodies = [message.model_dump_json().encode() for message in messages]
+    _, registered = await each(
+        [(Route.REGISTER, body, signing(server.url, key)) for body, key in zip(bodies, keys, strict=True)]
+    )
+    for connection in connections:
+        connection.close()
+    return enrolled, registered
+
+
 async def large_round(server: ServerProcess, updates: int) -> tuple[float, float]:
     """(MB of updates in a second, growth of the server's peak memory in models) over one round of a 4 MB model."""
     peers = await enrol(server, updates)
@@ -220,6 +254,8 @@ def measure(quick: bool) -> Iterator[Row]:
     yield Row(name="checkins_per_s", value=crowd.per_s, unit="1/s", aim=1500.0, met=crowd.per_s >= 1500)
     yield Row(name="checkin_p50_s", value=crowd.p50_s, unit="s", aim=0.03, met=crowd.p50_s <= 0.03)
     yield Row(name="checkin_server_cpu_s", value=crowd.server_cpu_s, unit="s", peer=crowd.own_cpu_s)
+    for name, spent_s in zip(("enrol", "register"), on_a_server(lambda server: newcomers(server, 1_000)), strict=True):
+        yield Row(name=f"{name}_server_cpu_s", value=spent_s, unit="s", aim=0.001, met=spent_s <= 0.001)
     speed, models = on_a_server(lambda server: large_round(server, 256))
     yield Row(name="upload_mb_per_s", value=speed, unit="MB/s")
     yield Row(name="round_256x1m_peak_models", value=models, unit="models", aim=3.0, met=models <= 3.0)

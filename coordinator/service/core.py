@@ -18,11 +18,11 @@ from starlette.types import Receive
 
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.access import Operator
+from coordinator.group_commit import GroupCommit, PendingCommit
 from coordinator.limits import Admission, InFlight
 from coordinator.limits.admission import LOCAL, Sender, spread
-from coordinator.requests import Caller, PendingCommit
+from coordinator.requests import Caller
 from coordinator.runtime import log_context
-from coordinator.runtime.group_commit import GroupCommit
 from coordinator.runtime.identities import Registrant
 from coordinator.runtime.signals import Signals
 from coordinator.service.edge import Hosts
@@ -41,6 +41,7 @@ PROBES = frozenset({"/healthz", "/readyz"})
 """Routes that a proxy's own health checks read."""
 OVERLOAD = 4096
 """Requests that may queue for a thread before new ones are refused as *busy*: some seconds of work."""
+_Waiting = tuple[Context, Callable[[], Any], asyncio.Future[tuple[Any, Exception | None]]]
 
 
 class Serving:
@@ -57,6 +58,7 @@ class Serving:
         self._threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="quorate")
         self._queued = 0
         self._closed = False
+        self._crowds: set[asyncio.Task[None]] = set()
 
     async def work(self, task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs ``task`` in a thread and returns its result or raises its error. CancelledError where the service is
@@ -81,55 +83,6 @@ class Serving:
         if self._queued >= OVERLOAD:
             raise problem("busy", f"{self._queued} requests wait for a thread already.", retry_after_s=spread(5))
 
-    def stop(self) -> None:
-        """Answers all held requests and holds no more. Requests still arrive until the sockets close."""
-        self.stopping = True
-
-    def close(self) -> None:
-        """Cancels the work that waits for a thread, and waits until the threads have finished. It is called beside the
-        event loop, which sends the answers of what runs meanwhile."""
-        self._closed = True
-        self._threads.shutdown(wait=True, cancel_futures=True)
-
-
-# ------------------------------------------------------------ of a coordinator
-
-
-OF_ONE = 8
-"""One operator has this part of all slots of event streams, so that nobody who opens streams without end takes those of
-others. The tabs of a browser share one stream."""
-AGAIN_S = 30.0
-_Waiting = tuple[Context, Callable[[], Any], asyncio.Future[tuple[Any, Exception | None]]]
-
-
-class Service(Serving):
-    """One process's HTTP side of a coordinator. Lives as ``app.state.service``."""
-
-    def __init__(self, coordinator: Coordinator, settings: Settings, signals: Signals) -> None:
-        super().__init__(settings, Meters(coordinator))
-        self.coordinator = coordinator
-        self.signals = signals
-        self.stream_slots = stream_slots(settings.streams, "event streams")
-        self.viewer_slots = stream_slots(settings.viewers, "viewers")
-        self.meters.streams.set_function(lambda: self.stream_slots.amount)
-        self.meters.viewers.set_function(lambda: self.viewer_slots.amount)
-        self._crowds: set[asyncio.Task[None]] = set()
-
-    def stop(self) -> None:
-        super().stop()
-        self.signals.wake_all()
-
-    def count(self, caller: Caller, sender: Sender = LOCAL) -> Caller:
-        """Counts a request of this caller, whom the log names from now on, and returns the caller. Operators are
-        counted where their address is. ProblemError *too-many-requests*."""
-        name = caller_name(caller)
-        if name is not None:
-            kind, _, own = name.partition(":")
-            log_context.known(**{kind: own})
-            if sender.key or not isinstance(caller, Operator):
-                self.admission.caller(name)
-        return caller
-
     async def settled(self, answer: Any) -> Any:
         """The answer itself, once what it acknowledges is durable; raises what ``PendingCommit.settle`` raises.
         CancelledError where the service is closed before."""
@@ -143,7 +96,6 @@ class Service(Serving):
             task.add_done_callback(self._crowds.discard)
         found, error = await waiting[2]
         if error is not None:
-            self.coordinator.core.process.storage_errors.note(error)
             raise error
         return found
 
@@ -163,6 +115,60 @@ class Service(Serving):
                 for _, _, future in batch:
                     future.cancel()
                 batch, _ = commits.take()
+
+    def stop(self) -> None:
+        """Answers all held requests and holds no more. Requests still arrive until the sockets close."""
+        self.stopping = True
+
+    def close(self) -> None:
+        """Cancels the work that waits for a thread, and waits until the threads have finished. It is called beside the
+        event loop, which sends the answers of what runs meanwhile."""
+        self._closed = True
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+# ------------------------------------------------------------ of a coordinator
+
+
+OF_ONE = 8
+"""One operator has this part of all slots of event streams, so that nobody who opens streams without end takes those of
+others. The tabs of a browser share one stream."""
+AGAIN_S = 30.0
+
+
+class Service(Serving):
+    """One process's HTTP side of a coordinator. Lives as ``app.state.service``."""
+
+    def __init__(self, coordinator: Coordinator, settings: Settings, signals: Signals) -> None:
+        super().__init__(settings, Meters(coordinator))
+        self.coordinator = coordinator
+        self.signals = signals
+        self.stream_slots = stream_slots(settings.streams, "event streams")
+        self.viewer_slots = stream_slots(settings.viewers, "viewers")
+        self.meters.streams.set_function(lambda: self.stream_slots.amount)
+        self.meters.viewers.set_function(lambda: self.viewer_slots.amount)
+
+    def stop(self) -> None:
+        super().stop()
+        self.signals.wake_all()
+
+    def count(self, caller: Caller, sender: Sender = LOCAL) -> Caller:
+        """Counts a request of this caller, whom the log names from now on, and returns the caller. Operators are
+        counted where their address is. ProblemError *too-many-requests*."""
+        name = caller_name(caller)
+        if name is not None:
+            kind, _, own = name.partition(":")
+            log_context.known(**{kind: own})
+            if sender.key or not isinstance(caller, Operator):
+                self.admission.caller(name)
+        return caller
+
+    async def settled(self, answer: Any) -> Any:
+        try:
+            return await super().settled(answer)
+        except Exception as error:
+            self.coordinator.core.process.storage_errors.note(error)
+            raise
 
 
 def stream_slots(most: int, what: str) -> InFlight:

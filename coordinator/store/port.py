@@ -270,6 +270,10 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
     def devices_by_keys(self, key_ids: Collection[str]) -> list[DeviceRow]:
         return self._all(DeviceRow, {"key_id in": list(key_ids)})
 
+    def devices_named(self, devices: Collection[str]) -> list[DeviceRow]:
+        """Those of these ids that are stored, unsorted."""
+        return self._all(DeviceRow, {"device in": list(devices)})
+
     def devices(self, limit: int = 1000, after: str = "") -> list[DeviceRow]:
         """Devices in order of id, for paging."""
         return self._all(DeviceRow, {"device >": after}, limit=limit)
@@ -505,9 +509,9 @@ class Transaction(Reader, InsightWriter, FlowerWriter, LedgerWriter):
         if now != fence:
             raise self._failed(FenceLost(f"The commit of run {run} was taken over: its fence is {now}, not {fence}."))
 
-    def insert_device(self, row: DeviceRow) -> None:
-        """Conflict when the id or the key is in use."""
-        self._insert([row])
+    def insert_device(self, *rows: DeviceRow) -> None:
+        """Inserts one or more. Conflict when an id or a key is in use."""
+        self._insert(rows)
 
     def certify_device(self, device: str, key_id: str, certificate: str) -> None:
         """Replaces the device's certificate. Conflict when the key is another device's; StoreError when the device is
