@@ -468,5 +468,6 @@ Attempt = Annotated[int, Field(ge=0), About("the round's attempt, 0 in plain rou
 Action = Annotated[Literal["pause", "resume", "stop"], About("what to do with the run")]
 Limit = Annotated[int, Field(ge=1, le=10_000), About("at most this many")]
 AfterRound = Annotated[int, Field(ge=0, lt=2**63), About("rounds with a number above this")]
+AfterVersion = Annotated[int, Field(ge=-1, lt=2**63), About("versions above this")]
 AfterRow = Annotated[int, Field(ge=0, lt=2**63), About("rows with a number above this")]
 AfterDevice = Annotated[DeviceId | Literal[""], About("devices whose id sorts after this, for paging")]

@@ -340,9 +340,13 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
         """All claims, or those of a run, in order of device id."""
         return self._all(ClaimRow, {} if run is None else {"run": run})
 
-    def checkpoints(self, run: str) -> list[CheckpointRow]:
-        """All checkpoints of a run, in order of version."""
-        return self._all(CheckpointRow, {"run": run})
+    def checkpoints(self, run: str, after: int = -1, limit: int | None = None) -> list[CheckpointRow]:
+        """The checkpoints of a run with a version above ``after``, in order of version; ``limit`` None: all."""
+        return self._all(CheckpointRow, {"run": run, "version >": after}, limit=limit)
+
+    def newest_checkpoint(self, run: str) -> CheckpointRow | None:
+        """The end of a run's line."""
+        return next(iter(self._all(CheckpointRow, {"run": run}, "-version", 1)), None)
 
     def checkpoint(self, run: str, version: int) -> CheckpointRow | None:
         return self._get(CheckpointRow, run, version)
@@ -386,9 +390,13 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
         """Where the audit ends. None: somebody has deleted that row."""
         return self._get(AuditHeadRow, 1)
 
-    def metrics(self, run: str) -> list[MetricRow]:
-        """In order of version, source, name."""
-        return self._all(MetricRow, {"run": run})
+    def metrics(self, run: str, after: int = -1, limit: int | None = None) -> list[MetricRow]:
+        """Those of versions above ``after``, in order of version, source, name; ``limit`` None: all."""
+        return self._all(MetricRow, {"run": run, "version >": after}, limit=limit)
+
+    def metrics_of(self, run: str, version: int) -> list[MetricRow]:
+        """Those of one version, in order of source and name."""
+        return self._all(MetricRow, {"run": run, "version": version})
 
     def marks(self, tensors: str) -> list[MarkRow]:
         """The marks of devices on these tensors, by all runs, in order of device and run."""
