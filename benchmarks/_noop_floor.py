@@ -32,7 +32,7 @@ from fastapi import FastAPI, Request, Response
 
 from client_sdk.credentials.identity_keys import key_id
 from client_sdk.protocol.names import PROTOCOL_HEADER, Route
-from coordinator.runtime.group_commit import LONGEST_PAUSE_S, PAUSES
+from coordinator.group_commit import LONGEST_PAUSE_S, PAUSES
 
 RUN = "noop"
 TABLES = """

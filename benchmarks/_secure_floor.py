@@ -40,11 +40,11 @@ from client_sdk.secagg.roster import Roster
 from client_sdk.secagg.statement import require_signed
 from coordinator.blobs import Spool
 from coordinator.cli import app as command
+from coordinator.group_commit import GroupCommit, PendingCommit
 from coordinator.requests import TABLE, Table, devices, secure
-from coordinator.requests.entry import Attempt, Direct, PendingCommit, RoundNumber
+from coordinator.requests.entry import Attempt, Direct, RoundNumber
 from coordinator.requests.secure import ExchangeName
 from coordinator.runtime.coordinator import Coordinator
-from coordinator.runtime.group_commit import GroupCommit
 from coordinator.service import app, process
 from coordinator.store.port import DeviceRow
 from coordinator.store.rows import MessageRow

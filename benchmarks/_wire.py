@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from client_sdk.credentials.enrolment_token import EnrolmentToken
+from client_sdk.credentials.enrolment_token import EnrolmentToken, enrolment_statement
+from client_sdk.credentials.identity_keys import AUTHORITY_ID_BYTES
 from client_sdk.http.authority import AuthorityClient
 from client_sdk.http.exchange import RequestSigner
 from client_sdk.identity import DeviceKey
+from client_sdk.protocol.authority import CertificateRequest
 from client_sdk.protocol.devices import Registration
 from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, Route
 
@@ -161,6 +163,15 @@ def signing(url: str, key: DeviceKey) -> Credentials:
     signer = RequestSigner(url, time.time)
     signer.signer = key
     return lambda method, path, body: signer.headers(method, path, hashlib.sha256(body).digest())
+
+
+def enrolment(token: EnrolmentToken, key: DeviceKey) -> bytes:
+    """The body of a request for the first certificate of this key."""
+    statement = enrolment_statement(
+        token.authority[:AUTHORITY_ID_BYTES], token.secret_digest, bytes.fromhex(key.public_hex)
+    )
+    asked = CertificateRequest(secret=token.secret.hex(), public_key=key.public_hex, proof=key.sign(statement).hex())
+    return asked.model_dump_json().encode()
 
 
 async def enrol(server: ServerProcess, count: int, network: str = "", known: DeviceKey | None = None) -> list[Peer]:

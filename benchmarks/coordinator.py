@@ -8,6 +8,8 @@
     checkins_per_s                check-ins answered in a second while no run is open; each is a durable row
     checkin_p50_s                 seconds until half of them have been answered
     checkin_server_cpu_s          CPU seconds of the server for one; *peer* is the load generator's, on the same cores
+    enrol_server_cpu_s            CPU seconds of the server, which has the authority inside, for the first certificate
+                                  of a key, where 64 connections ask; *register* is of its registration
     upload_mb_per_s               from the first byte of a 4 MB update to the last receipt: hashed, synced, validated
     upload_100mb_vs_bare_app      CPU seconds of the server for an update of 100 MB, over those of a bare ASGI app that
                                   receives, hashes, writes and syncs the same bytes; *value* is ours
@@ -27,7 +29,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -36,10 +38,22 @@ import numpy as np
 from benchmarks import _noop_floor
 from benchmarks._bare_upload import BareApp
 from benchmarks._progress import counted
-from benchmarks._wire import Connection, MeasuredProcess, Peer, ServerProcess, bearer, enrol, signing
+from benchmarks._wire import (
+    Answer,
+    Connection,
+    Credentials,
+    MeasuredProcess,
+    Peer,
+    ServerProcess,
+    bearer,
+    enrol,
+    enrolment,
+    signing,
+)
 from benchmarks.harness import Pairs, Row, Spread, main
 from client_sdk.identity import DeviceKey
-from client_sdk.protocol.devices import CheckIn, Work
+from client_sdk.protocol.authority import AuthorityRoute
+from client_sdk.protocol.devices import CheckIn, Registration, Work
 from client_sdk.protocol.names import Route
 from client_sdk.tensors import Tensors, to_bytes
 from client_sdk.update import Seconds, Update, encode_update
@@ -207,6 +221,36 @@ async def checkins(server: ServerProcess, seconds: float) -> CheckIns:
     return CheckIns(count / took_s, statistics.median(waited), spent / count, own / count)
 
 
+async def newcomers(server: ServerProcess, count: int) -> tuple[float, float]:
+    """CPU seconds of the server for (an enrolment, a registration) of so many new devices on 64 connections. What they
+    send is made before."""
+    keys = [DeviceKey.create() for _ in range(count)]
+    asked = [enrolment(server.token, key) for key in keys]
+    connections = [Connection(server.port) for _ in range(64)]
+
+    async def each(requests: Sequence[tuple[str, bytes, Credentials | None]]) -> tuple[list[Answer], float]:
+        """The answers, and what one cost."""
+        left, found = iter(enumerate(requests)), dict[int, Answer]()
+
+        async def send(connection: Connection) -> None:
+            for number, (path, body, credentials) in left:
+                found[number] = (await connection.request("POST", path, body, credentials)).ok()
+
+        spent = server.cpu_s()
+        await asyncio.gather(*map(send, connections))
+        return [found[number] for number in range(len(requests))], (server.cpu_s() - spent) / len(requests)
+
+    answers, enrolled = await each([(AuthorityRoute.CERTIFICATES, body, None) for body in asked])
+    messages = [Registration(certificate=answer.json()["certificate"], examples=100) for answer in answers]
+    bodies = [message.model_dump_json().encode() for message in messages]
+    _, registered = await each(
+        [(Route.REGISTER, body, signing(server.url, key)) for body, key in zip(bodies, keys, strict=True)]
+    )
+    for connection in connections:
+        connection.close()
+    return enrolled, registered
+
+
 async def large_round(server: ServerProcess, updates: int) -> tuple[float, float]:
     """(MB of updates in a second, growth of the server's peak memory in models) over one round of a 4 MB model."""
     peers = await enrol(server, updates)
@@ -297,6 +341,8 @@ def measure(quick: bool) -> Iterator[Row]:
     yield Row(name="checkin_p50_s", value=half.median, unit="s", aim=0.03, met=half.met(0.03))
     each, own = (Spread.of([getattr(crowd, name) for crowd in crowds]).median for name in ("server_cpu_s", "own_cpu_s"))
     yield Row(name="checkin_server_cpu_s", value=each, unit="s", peer=own)
+    for who, spent_s in zip(("enrol", "register"), on_a_server(lambda server: newcomers(server, 1_000)), strict=True):
+        yield Row(name=f"{who}_server_cpu_s", value=spent_s, unit="s", aim=0.001, met=spent_s <= 0.001)
     with BareApp() as bare:
         long = on_a_server(lambda server: long_uploads(server, bare, 5 if quick else 9))
     yield Row(

@@ -180,7 +180,7 @@ def sum_s(parameters: int) -> float:
 
 
 def measure(quick: bool) -> Iterator[Row]:
-    clients = (100, 300) if quick else (100, 1_000, 3_000)
+    clients = (100, 300) if quick else (100, 1_000, 10_000)
     costs = {n: statistics.median(round_s(n, 3)) for n in clients}
     yield from rows_of("round", costs, LINEAR, each=True)
     spent = round_s(20, 60 if quick else 400)

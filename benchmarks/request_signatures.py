@@ -110,7 +110,7 @@ def _coordinator(publics: list[bytes], now: float) -> Coordinator:
     coordinator.identities.take_list(issuer.revocations(None, revoked, now).encoded)
     for number, public in enumerate(publics):
         certificate = issuer.certificate(id=f"d{number}", holder="device", public_key=public, at=now)
-        coordinator.identities.register_device(certificate)
+        coordinator.identities.register_device(certificate)()
     return coordinator
 
 

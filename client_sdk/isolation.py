@@ -132,7 +132,7 @@ def seeded(seed: int, round: int, device: str) -> Iterator[None]:
     torch = sys.modules.get("torch")
     with ONE_AT_A_TIME:
         numbers: Any = np.random  # its stubs lack two functions
-        states = random.getstate(), numbers.get_bit_generator(), numbers.get_state(legacy=False)
+        states = random.getstate(), numbers.get_bit_generator(), _with_second_deviate(numbers)
         drawn = torch.random.default_generator.get_state() if torch is not None else None
         on_gpus = torch.cuda.get_rng_state_all() if torch is not None and torch.cuda.is_initialized() else None
         try:
@@ -141,7 +141,7 @@ def seeded(seed: int, round: int, device: str) -> Iterator[None]:
         finally:
             random.setstate(states[0])
             numbers.set_bit_generator(states[1])
-            if states[2]["has_gauss"] or states[2]["gauss"]:  # a bit generator that is set again has forgotten it
+            if states[2] is not None:
                 numbers.set_state(states[2])
             if torch is not None:
                 torch.random.default_generator.set_state(drawn)
@@ -149,6 +149,28 @@ def seeded(seed: int, round: int, device: str) -> Iterator[None]:
                     torch.cuda.set_rng_state_all(on_gpus)
                 elif torch.backends.cuda.is_built():  # as ``torch.manual_seed`` has left those that nothing had used
                     torch.cuda.manual_seed_all(torch.initial_seed())
+
+
+class _Quiet(np.random.MT19937):
+    """A bit generator that shows no state."""
+
+    state = property(lambda self: {"bit_generator": ""})
+
+
+_QUIET = _Quiet(0)
+
+
+def _with_second_deviate(numbers: Any) -> dict[str, Any] | None:
+    """The state of numpy's global generator where it keeps the second of two normal deviates, which it forgets when its
+    bit generator is set again; else None. The state's 624 numbers are read in that case alone: that takes as long as
+    all seeding."""
+    owner = numbers.mtrand._rand
+    own, owner._bit_generator = owner._bit_generator, _QUIET
+    try:
+        kept = numbers.get_state(legacy=False)
+    finally:
+        owner._bit_generator = own
+    return numbers.get_state(legacy=False) if kept["has_gauss"] or kept["gauss"] else None
 
 
 def seed_generators(seed: int, round: int, device: str) -> None:

@@ -28,8 +28,10 @@ LOW_ORDER = frozenset({0, 1, _P - 1, _Y_ORDER_8, _P - _Y_ORDER_8})
 """The y of the eight points whose order divides 8: 1 (the neutral point), -1, 0 (two points), and four of order 8."""
 
 
+@lru_cache(maxsize=1 << 12)
 def require_identity_key(public: bytes) -> None:
-    """Raise BadIdentityKey unless these bytes are the canonical form of a point that is not of low order."""
+    """Raise BadIdentityKey unless these bytes are the canonical form of a point that is not of low order. Cached: it
+    costs as much as a verification, and an enrolment asks before and after the proof of possession."""
     if len(public) != KEY_BYTES:
         raise BadIdentityKey(f"An identity key is {KEY_BYTES} bytes, not {len(public)}.")
     y = int.from_bytes(public, "little") & ~_SIGN

@@ -11,6 +11,7 @@ from itertools import pairwise
 from threading import Event
 
 from client_sdk.http.operator import OperatorClient
+from client_sdk.http.paging import every_checkpoint, every_metric
 from client_sdk.metrics import undefined
 from client_sdk.protocol.devices import Score
 from client_sdk.protocol.operators import CheckpointView, MetricReport, RunView
@@ -40,16 +41,17 @@ def follow(
     """
     stop = stop if stop is not None else Event()
     scored: set[int] | None = None
+    line: list[CheckpointView] = []
     seen_version = -1
     troubled = False
     view: RunView | None = None
     while True:
         try:
             if scored is None:
-                scored = {metric.version for metric in operator.metrics(run) if metric.source == source}
+                scored = {metric.version for metric in every_metric(operator, run) if metric.source == source}
             view = operator.run(run)
             if view.version > seen_version:
-                line = operator.checkpoints(run)
+                line += every_checkpoint(operator, run, after=line[-1].version if line else -1)
                 if values is not None:
                     _report_devices(operator, run, line, values)
                 for checkpoint in line:
@@ -89,7 +91,7 @@ def _report_devices(
 ) -> None:
     """Report the values of the states that devices sent, of each version that has none yet."""
     known: dict[int, dict[str, int]] = {}
-    for metric in operator.metrics(run):
+    for metric in every_metric(operator, run):
         if metric.source == "devices":
             known.setdefault(metric.version, {})[metric.name] = metric.examples
     for scored, following in pairwise(line):

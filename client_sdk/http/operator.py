@@ -168,8 +168,12 @@ class OperatorClient:
     def round(self, run: str, number: int) -> RoundView:
         return self._transport.ask("GET", Route.ROUND.format(run=run, round=number), RoundView)
 
-    def metrics(self, run: str) -> list[MetricView]:
-        return self._transport.ask("GET", Route.METRICS.format(run=run), list[MetricView])
+    def metrics(self, run: str, after: int = -1, limit: int = 1000) -> list[MetricView]:
+        """The metrics of versions above ``after``, in order of version, at most ``limit`` and the others of the last
+        one's version."""
+        return self._transport.ask(
+            "GET", Route.METRICS.format(run=run), list[MetricView], params={"after": after, "limit": limit}
+        )
 
     def report_metrics(self, run: str, report: MetricReport) -> list[MetricView]:
         """Scores of one checkpoint; reported again they replace the earlier ones."""
@@ -224,9 +228,11 @@ class OperatorClient:
         """Where the audit ends, signed: to be written down elsewhere, for ``quorate verify --head``."""
         return self._transport.ask("GET", Route.AUDIT_HEAD, AuditHeadView)
 
-    def checkpoints(self, run: str) -> list[CheckpointView]:
-        """The run's line of checkpoints, oldest first."""
-        return self._transport.ask("GET", Route.RUN_CHECKPOINTS.format(run=run), list[CheckpointView])
+    def checkpoints(self, run: str, after: int = -1, limit: int = 1000) -> list[CheckpointView]:
+        """The run's checkpoints of versions above ``after``, oldest first, at most ``limit``."""
+        return self._transport.ask(
+            "GET", Route.RUN_CHECKPOINTS.format(run=run), list[CheckpointView], params={"after": after, "limit": limit}
+        )
 
     # ------------------------------------------------------------ checkpoints' bytes
 

@@ -210,11 +210,6 @@ class Registered(Message):
     authority_inside: bool = False
     """Whether this coordinator has the authority's key itself, so that it could make devices up."""
 
-    @property
-    def rounded_cap(self) -> int:
-        """What the audit has of ``examples_cap``, since people read it."""
-        return rounded_size(self.examples_cap)
-
 
 class PrivacyTerms(Message):
     """What a run with ``[privacy]`` says of its noise."""

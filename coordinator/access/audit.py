@@ -3,7 +3,8 @@
 The store chains the rows of all runs and of none, and signs each (``coordinator.store.chain``).
 
 A request is recorded before it is carried out, so nothing that an operator changed is missing. A request that then is
-refused has a second row, which says so, and one that created something has a second row with its id.
+refused has a second row, which says so, and one that created something has a second row with its id. A device's
+registration has that row alone, in the transaction that registers it.
 """
 
 from __future__ import annotations

@@ -6,12 +6,14 @@
 
 Keys are enrolled, renewed and rotated by plain functions over the rows of one transaction, which check everything
 first. Each may be repeated after an answer was lost. ProblemError: *enrolment-refused*, *revoked-key*, *conflict*.
+Enrolments that come together share a transaction: a fleet comes in a crowd, and each transaction is synced.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from client_sdk.credentials.enrolment_token import enrolment_statement, rotation_statement
@@ -30,6 +32,7 @@ from coordinator.access.quiet import QuietCounter, with_more
 from coordinator.authority.issuer import Issuer, current_list, leave, served_list
 from coordinator.authority.ledger import AuditEntry, AuditEvent, HolderRow, KeyRow, Ledger, LedgerRows, TokenRow
 from coordinator.authority.proofs import LONGEST_SUBJECT, EnrolmentProof, NoProof, ProofRefused
+from coordinator.group_commit import GroupCommit
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,16 @@ class SignedRequest:
         return self.path + (f"?{self.query.decode('latin-1')}" if self.query else "")
 
 
+@dataclass(frozen=True, slots=True)
+class _Enrolment:
+    """A request of who has the private half of its key."""
+
+    request: CertificateRequest
+    subject: str
+    """Who asks, where that was proven."""
+    at: float
+
+
 @dataclass
 class AuthorityAnswers:
     """Answers every request that an authority serves. ProblemError, and what ``Ledger`` raises."""
@@ -63,16 +76,31 @@ class AuthorityAnswers:
     nonces: NonceWindow = field(default_factory=NonceWindow)
     refusals: QuietCounter = field(default_factory=QuietCounter)
 
+    def __post_init__(self) -> None:
+        self.enrolments: GroupCommit[_Enrolment, bytes] = GroupCommit(self._enrol_all, pauses=0)
+
     def key(self) -> AuthorityKey:
         """Who this authority is."""
         trusted = self.issuer.trusted
         return AuthorityKey(public_key=trusted.public_key.hex(), id=trusted.id.hex())
 
-    def enrol(self, request: CertificateRequest, at: float) -> CertificateAnswer:
-        """The first certificate of a key, for who has a token and, where that is asked for, a proof of who it is. The
-        audit has who was refused: the first at once, then one entry a minute, so that nobody can fill the disk."""
+    def enrol(self, request: CertificateRequest, at: float) -> Callable[[], CertificateAnswer]:
+        """Queues the enrolment of a key, for who has a token and, where that is asked for, a proof of who it is. The
+        function that it returns makes it durable and returns the key's first certificate. The audit has who was
+        refused: the first at once, then one entry a minute, so that nobody can fill the disk."""
+        with self._refusing(at):
+            entered = self.enrolments.enter(self._proven(request, at))
+
+        def enrolled() -> CertificateAnswer:
+            with self._refusing(at):
+                return self.issuer.certified(entered())
+
+        return enrolled
+
+    @contextmanager
+    def _refusing(self, at: float) -> Iterator[None]:
         try:
-            return self._enrol(request, at)
+            yield
         except ProblemError as error:
             more = self.refusals.more((), at) if error.kind == "enrolment-refused" else None
             if more is not None:
@@ -81,18 +109,31 @@ class AuthorityAnswers:
                     rows.note(AuditEntry(at=int(at), who="somebody", event="refused", what=what))
             raise
 
-    def _enrol(self, request: CertificateRequest, at: float) -> CertificateAnswer:
+    def _proven(self, request: CertificateRequest, at: float) -> _Enrolment:
+        """The request of who has a usable token, the private key, and the proof."""
+        public = bytes.fromhex(request.public_key)
         with self.ledger.reading() as rows:
-            require_enrollable(rows, self.issuer, request, at)
+            token = _usable_token(rows, request, at)
+        statement = enrolment_statement(self.issuer.trusted.id, token.secret_digest, public)
+        _require_possession(public, statement, request.proof)
         try:
-            subject = self.proof.subject(request.who, bytes.fromhex(request.public_key), at)
+            subject = self.proof.subject(request.who, public, at)
         except ProofRefused as error:
             raise problem("enrolment-refused", str(error)) from None
         if not (len(subject) <= LONGEST_SUBJECT and (subject.isprintable())):
             raise ValueError("an enrolment proof gave a subject that is not up to 200 printable characters")
+        return _Enrolment(request, subject, at)
+
+    def _enrol_all(self, batch: Sequence[_Enrolment]) -> list[bytes | BaseException]:
+        """Enrols them one after the other in one transaction; one that is refused changes nothing."""
+        found: list[bytes | BaseException] = []
         with self.ledger.writing() as rows:
-            certificate = enrol(rows, self.issuer, request, subject=subject, at=at)
-        return self.issuer.certified(certificate)
+            for one in batch:
+                try:
+                    found.append(enrol(rows, self.issuer, one.request, subject=one.subject, at=one.at))
+                except ProblemError as error:
+                    found.append(error)
+        return found
 
     def renew(self, request: SignedRequest) -> CertificateAnswer:
         """The certificate of the key that signed, for longer."""
@@ -167,20 +208,13 @@ def _usable_token(rows: LedgerRows, request: CertificateRequest, at: float) -> T
     return token
 
 
-def require_enrollable(rows: LedgerRows, issuer: Issuer, request: CertificateRequest, at: float) -> TokenRow:
-    """The usable token that a request for a certificate names, where who asks has its private key too."""
-    token, public = _usable_token(rows, request, at), bytes.fromhex(request.public_key)
-    statement = enrolment_statement(issuer.trusted.id, token.secret_digest, public)
-    _require_possession(public, statement, request.proof)
-    return token
-
-
 def enrol(rows: LedgerRows, issuer: Issuer, request: CertificateRequest, *, subject: str = "", at: float) -> bytes:
-    """The certificate of the key in ``request``, encoded. ``subject``: who its holder is, where that was proven.
+    """The certificate of the key in ``request``, encoded: who asks is known to have its private half. ``subject``: who
+    its holder is, where that was proven.
 
     The same token and key get the id that they got before, and use the token once. A valid key keeps its id under a
     further token too, which is how a holder whose certificate has expired comes back."""
-    token = require_enrollable(rows, issuer, request, at)
+    token = _usable_token(rows, request, at)
     public = bytes.fromhex(request.public_key)
     key = rows.key(key_id(public))
     if key is not None and (key.revoked_at is not None or key.id is None or key.certificate is None):

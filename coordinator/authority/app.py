@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -36,7 +37,8 @@ from coordinator.authority.issuer import DAY_S, AuthorityPolicy, Issuer, make_to
 from coordinator.authority.ledger import LedgerRows
 from coordinator.authority.proofs import EnrolmentProof
 from coordinator.datafolder import locked, write_private
-from coordinator.service.core import Serving
+from coordinator.group_commit import PendingCommit
+from coordinator.service.core import Serving, at_once
 from coordinator.service.edge import Edge
 from coordinator.service.errors import problem_of, problem_response
 from coordinator.service.observe import Meters
@@ -107,7 +109,12 @@ def holders_routes(service: Serving, answers: AuthorityAnswers, clock: Callable[
         return json_response(answers.key())
 
     async def enrolled(request: Request, body: CertificateRequest) -> Response:
-        return json_response(await service.work(answers.enrol, body, clock()))
+        at = clock()
+
+        def begin() -> Any:
+            return at_once(PendingCommit(answers.enrolments, answers.enrol(body, at)))
+
+        return json_response(await service.settled(await service.work(begin)))
 
     async def renewed(request: Request) -> Response:
         asked = await signed(request, AuthorityRoute.RENEWED)

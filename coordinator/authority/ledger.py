@@ -12,7 +12,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -252,7 +252,10 @@ class LedgerRows:
         self._run("INSERT INTO lists VALUES (1, ?) ON CONFLICT DO UPDATE SET encoded = excluded.encoded", (encoded,))
 
     def note(self, entry: AuditEntry) -> None:
-        self._run("INSERT INTO audit (at, who, event, what) VALUES (?, ?, ?, ?)", astuple(entry))
+        self._run(
+            "INSERT INTO audit (at, who, event, what) VALUES (?, ?, ?, ?)",
+            (entry.at, entry.who, entry.event, entry.what),
+        )
 
     def audit(self, most: int) -> list[AuditEntry]:
         """The newest entries, oldest first."""
@@ -275,5 +278,5 @@ class LedgerRows:
         self._run(
             f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))}) "  # noqa: S608
             f"ON CONFLICT ({names[0]}) DO UPDATE SET {changed}",
-            astuple(row),
+            [getattr(row, name) for name in names],
         )

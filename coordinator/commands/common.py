@@ -1,4 +1,4 @@
-"""What commands share: the client of a coordinator, lists in pages, how an answer is shown; how far a long command is;
+"""What commands share: the client of a coordinator, how an answer is shown; how far a long command is;
 the options of every command that listens on a network; secrets.
 
 Progress is shown on standard error: on a terminal by a bar with counts and the time left, else by a line every ten
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,25 +25,12 @@ from client_sdk.terminal import TimeLeft, fail, note, say, say_json
 if TYPE_CHECKING:
     from client_sdk.http.operator import OperatorClient
 
-M = TypeVar("M", bound=Message)
-PAGE = 1000
-
 
 def asking(coordinator: str, key_file: Path | None) -> OperatorClient:
     """A client of this coordinator, whose module is imported now."""
     from client_sdk.http.operator import OperatorClient
 
     return OperatorClient(coordinator, key_file=key_file)
-
-
-def every_page(page_after: Callable[[M | None], list[M]]) -> list[M]:
-    """All of a list that is read in pages of at most PAGE, each after the last one read."""
-    found: list[M] = []
-    while page := page_after(found[-1] if found else None):
-        found += page
-        if len(page) < PAGE:
-            break
-    return found
 
 
 def show_answer(found: Message, text: str, *, as_json: bool) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from client_sdk.http.paging import every_checkpoint
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, fail, say, say_json
 from coordinator.commands.common import asking, counted_bytes, show_answer
 from coordinator.commands.initial_checkpoint import Statistics, given, initial, learner_unknown, roles_for, said_roles
@@ -240,7 +241,7 @@ def list_checkpoints(
 ) -> None:
     """List a run's checkpoints, each with its digest and origin."""
     with asking(coordinator, key_file) as client:
-        line = client.checkpoints(run)
+        line = every_checkpoint(client, run)
     rows = [(row.version, row.digest, row.round, row.bytes, moment(row.created_at), row.origin or None) for row in line]
     columns = ("version", "digest", "round", "bytes", "created", "origin")
     show_table(
@@ -273,16 +274,18 @@ def get_checkpoint(
         fail(f"{output} exists; --force overwrites it.")
 
     with asking(coordinator, key_file) as client:
-        line = {row.version: row for row in client.checkpoints(run)}
-        wanted = max(line) if version is None else version
-        if wanted not in line:
-            fail(f"Run {run} has no version {wanted}; its versions are 0 to {max(line)}.")
-        with counted_bytes(f"version {wanted} of {run}", line[wanted].bytes) as on_bytes:
-            size = client.download(line[wanted].digest, output, on_bytes)
+        newest = client.run(run).version
+        wanted = newest if version is None else version
+        found = client.checkpoints(run, after=wanted - 1, limit=1)
+        if not found:
+            fail(f"Run {run} has no version {wanted}; its versions are 0 to {newest}.")
+        digest = found[0].digest
+        with counted_bytes(f"version {wanted} of {run}", found[0].bytes) as on_bytes:
+            size = client.download(digest, output, on_bytes)
     if as_json:
-        say_json({"run": run, "version": wanted, "digest": line[wanted].digest, "bytes": size, "file": str(output)})
+        say_json({"run": run, "version": wanted, "digest": digest, "bytes": size, "file": str(output)})
         return
-    say(f"Wrote version {wanted} of {run} ({size} bytes, {line[wanted].digest[:12]}) to {output}.")
+    say(f"Wrote version {wanted} of {run} ({size} bytes, {digest[:12]}) to {output}.")
     say(f"Load it: {how_to_load(output)}")
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from client_sdk.http.paging import PAGE, every_metric, every_page
 from client_sdk.protocol.operators import (
     NOISED,
     STILL_READ,
@@ -22,7 +23,7 @@ from client_sdk.protocol.operators import (
 )
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, fail, say, say_json
-from coordinator.commands.common import PAGE, asking, every_page
+from coordinator.commands.common import asking
 from coordinator.commands.runs import RunName
 from coordinator.commands.tables import TextTable, moment, print_rounds, print_run, print_runs, show_table, terminal
 from coordinator.engine.reasons import printable
@@ -107,7 +108,7 @@ def every_round(client: OperatorClient, run: str) -> list[RoundView]:
 def metrics(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:
     """List a run's metrics by checkpoint, with the number of examples of each."""
     with asking(coordinator, key_file) as client:
-        found = client.metrics(run)
+        found = every_metric(client, run)
     rows = [(row.version, row.source, row.name, row.value, row.examples) for row in found]
     empty = f"No metrics yet. Score the checkpoints: quorate evaluate {run} --data DATA"
     show_table(TextTable(("version", "source", "metric", "value", "examples"), rows, empty), found, as_json=as_json)
@@ -331,7 +332,7 @@ def plot(
         lanes = None if chosen is None else _lanes(client, run, chosen)
         if round_ is not None and (lanes is None or lanes.secure):
             fail(f"Round {round_} has no lanes: {lanes.secure if lanes is not None else 'it selected no devices'}")
-        found = PicturedRun(view=view, rounds=rounds, metrics=client.metrics(run), round=chosen, lanes=lanes)
+        found = PicturedRun(view=view, rounds=rounds, metrics=every_metric(client, run), round=chosen, lanes=lanes)
     write(found, file)
     if as_json:
         say_json({"run": run, "file": str(file), "rounds": len(rounds), "lanes_of": chosen.round if chosen else None})

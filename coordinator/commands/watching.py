@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from client_sdk.http.operator import OperatorClient
+from client_sdk.http.paging import every_metric
 from client_sdk.protocol.operators import MetricView, RoundView, RunView
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.terminal import cell, say, say_json, span
@@ -194,7 +195,7 @@ class RunReader:
         view = self._operator.run(self._run)
         rounds = self._operator.rounds(self._run, after=max(0, view.round - SHOWN))
         if time.monotonic() >= self._scores_at or view.over:
-            self._metrics = self._operator.metrics(self._run)
+            self._metrics = every_metric(self._operator, self._run)
             self._scores_at = time.monotonic() + SCORES_EVERY_S
         return RunNow(view, rounds, self._metrics)
 

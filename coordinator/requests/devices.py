@@ -18,6 +18,7 @@ from client_sdk.protocol.devices import (
 )
 from client_sdk.protocol.names import Route, RunId
 from coordinator.blobs import Spool
+from coordinator.group_commit import PendingCommit
 from coordinator.requests.entry import (
     Attempt,
     Audited,
@@ -26,7 +27,6 @@ from coordinator.requests.entry import (
     Entry,
     Held,
     NotYet,
-    PendingCommit,
     Permission,
     RoundNumber,
 )
@@ -36,13 +36,18 @@ from coordinator.runtime.identities import Registrant
 from coordinator.store.port import DeviceRow
 
 
-def register(to: Coordinator, holder: Registrant, message: Registration) -> Registered:
+def register(to: Coordinator, holder: Registrant, message: Registration) -> PendingCommit[Registered]:
     """A device shows its certificate, in a request that the certified key signs; again with each new certificate.
 
     The same certificate again gets the same answer. An older one than the newest is refused (*not-certified*).
     """
-    row = to.identities.register_device(holder.certificate, examples=message.examples, label=message.label)
-    return Registered(device=row.device, examples_cap=row.examples_cap, authority_inside=to.identities.inside)
+    entered = to.identities.register_device(holder.certificate, examples=message.examples, label=message.label)
+
+    def registered() -> Registered:
+        row = entered()
+        return Registered(device=row.device, examples_cap=row.examples_cap, authority_inside=to.identities.inside)
+
+    return PendingCommit(to.identities.registrations, registered)
 
 
 def leave_and_forget(to: Coordinator, device: DeviceRow) -> Noted:
@@ -136,7 +141,7 @@ REGISTER = Entry(
     method="POST",
     route=Route.REGISTER,
     permission=Permission.CERTIFIED,
-    audited=Audited("device.register", makes=("device", "rounded_cap")),
+    audited=Audited("device.register", within=True),
     shape=Direct(register),
     summary="Register a device",
     group="devices",

@@ -44,8 +44,8 @@ from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.protocol.secure import NotReady, Octets
 from client_sdk.protocol.workers import WorkerRegistration
 from coordinator.access import EVERYTHING, Operator, Role
+from coordinator.group_commit import PendingCommit
 from coordinator.runtime.coordinator import Coordinator
-from coordinator.runtime.group_commit import GroupCommit
 from coordinator.runtime.identities import Arrived, Registrant, SignedBy
 from coordinator.store.port import DeviceRow, WorkerRow
 
@@ -253,16 +253,6 @@ class NotYet:
 
 
 @dataclass(frozen=True, slots=True)
-class PendingCommit(Generic[T]):
-    """An answer that acknowledges what is queued for a transaction and not durable yet."""
-
-    commits: GroupCommit[Any, Any]
-    """In which it is queued, and which decides when its transaction begins."""
-    settle: Callable[[], T]
-    """Makes durable what is queued, unless that is done; returns the answer or raises ProblemError."""
-
-
-@dataclass(frozen=True, slots=True)
 class Held:
     """The field ``hold_s`` of the message limits how long the client waits, in seconds."""
 
@@ -338,6 +328,8 @@ class Audited:
     """Fields of the message for the detail. None of them may be a secret."""
     makes: tuple[str, ...] = ()
     """Fields of the answer by which what was created is known."""
+    within: bool = False
+    """Whether the function has the rows in the transaction that carries the request out: what came of it, alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -431,9 +423,10 @@ class Request:
 
     def act(self, coordinator: Coordinator, *more: Any) -> Any:
         """Calls the main function of the entry's shape. The audit has the request before it is carried out; and after
-        it, what it created, or that it was refused. The answer of what is not audited may be ``PendingCommit``."""
+        it, what it created, or that it was refused. Where it does not, or has its rows ``within``, the answer may be
+        ``PendingCommit``."""
         call, audited = self.entry.shape.main, self.entry.audited
-        if audited is None:
+        if audited is None or audited.within:
             return self.begin(call, coordinator, *more)
         record = coordinator.access.audit.record
         by = caller_id(self.caller)
@@ -475,5 +468,6 @@ Attempt = Annotated[int, Field(ge=0), About("the round's attempt, 0 in plain rou
 Action = Annotated[Literal["pause", "resume", "stop"], About("what to do with the run")]
 Limit = Annotated[int, Field(ge=1, le=10_000), About("at most this many")]
 AfterRound = Annotated[int, Field(ge=0, lt=2**63), About("rounds with a number above this")]
+AfterVersion = Annotated[int, Field(ge=-1, lt=2**63), About("versions above this")]
 AfterRow = Annotated[int, Field(ge=0, lt=2**63), About("rows with a number above this")]
 AfterDevice = Annotated[DeviceId | Literal[""], About("devices whose id sorts after this, for paging")]

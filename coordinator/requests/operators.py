@@ -25,6 +25,7 @@ from coordinator.blobs import Spool
 from coordinator.requests.entry import (
     Action,
     AfterRound,
+    AfterVersion,
     Audited,
     Body,
     Direct,
@@ -109,14 +110,19 @@ def one_round(to: Coordinator, operator: Operator, *, run: RunId, round: RoundNu
     return to.operators.round(run, round)
 
 
-def checkpoints(to: Coordinator, operator: Operator, *, run: RunId) -> list[CheckpointView]:
-    """The run's line of checkpoints, each with its parent."""
-    return to.operators.checkpoints(run)
+def checkpoints(
+    to: Coordinator, operator: Operator, *, run: RunId, after: AfterVersion = -1, limit: Limit = 1000
+) -> list[CheckpointView]:
+    """The run's line of checkpoints in order of version, each with its parent."""
+    return to.operators.checkpoints(run, after, limit)
 
 
-def metrics(to: Coordinator, operator: Operator, *, run: RunId) -> list[MetricView]:
-    """All metrics of a run: per checkpoint, source and name, with the number of examples behind each."""
-    return to.operators.metrics(run)
+def metrics(
+    to: Coordinator, operator: Operator, *, run: RunId, after: AfterVersion = -1, limit: Limit = 1000
+) -> list[MetricView]:
+    """The metrics of a run in order of version: per checkpoint, source and name, with the number of examples behind
+    each. Those of one version are not divided, so there may be some more than the limit."""
+    return to.operators.metrics(run, after, limit)
 
 
 def report_metrics(to: Coordinator, operator: Operator, message: MetricReport, *, run: RunId) -> list[MetricView]:

@@ -32,6 +32,7 @@ from client_sdk.secagg.statement import SIGNATURE_BYTES
 from coordinator.blobs import Spool
 from coordinator.engine.kinds import Place
 from coordinator.engine.rounds import KINDS
+from coordinator.group_commit import PendingCommit
 from coordinator.requests.devices import is_device
 from coordinator.requests.entry import (
     About,
@@ -41,7 +42,6 @@ from coordinator.requests.entry import (
     Direct,
     Entry,
     Held,
-    PendingCommit,
     Permission,
     RoundNumber,
 )

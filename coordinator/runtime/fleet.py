@@ -18,9 +18,9 @@ from client_sdk.protocol.devices import CheckIn, DeviceFacts, Wait
 from coordinator.engine.eligibility import fewest_examples, offer_of, reason_against, rests, withstands_too_few
 from coordinator.engine.reasons import grouped, printable
 from coordinator.engine.state import RunState
+from coordinator.group_commit import GroupCommit
 from coordinator.runtime.clock import CostlyValue
 from coordinator.runtime.core import Core
-from coordinator.runtime.group_commit import GroupCommit
 from coordinator.runtime.marks import Why, helped_by_another_model, unspendable
 from coordinator.runtime.privacy_ledgers import kept_out
 from coordinator.runtime.shared_identities import FORGOTTEN_S, Processes

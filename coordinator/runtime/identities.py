@@ -16,23 +16,28 @@ Without an authority, or before its first list was seen, nobody is let in: *busy
 
 The nonce is taken last: who has no certified key, or one that is revoked or expired, cannot fill the window, nor use up
 a nonce of somebody else. Everything runs in the thread that then handles the request.
+
+Devices that register together share a transaction, which has their rows of the audit too: with a transaction each and
+two more for the audit, one costs five times as much, and a fleet comes in a crowd.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from client_sdk.credentials.certificate import Certificate, HolderClass, RevocationList
 from client_sdk.credentials.errors import BadCredential, CredentialError, NotValidNow, RevokedKey, refusal_of
 from client_sdk.credentials.identity_keys import TrustedAuthority
 from client_sdk.credentials.request_signature import NonceWindow, RequestSignature
+from client_sdk.protocol.devices import rounded_size
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.access.audit import Audit
+from coordinator.group_commit import GroupCommit
 from coordinator.runtime.core import Core
 from coordinator.runtime.signals import secure_key
-from coordinator.store.port import AuthorityRow, Conflict, DeviceRow, WorkerRow
+from coordinator.store.port import AuditRow, AuthorityRow, Conflict, DeviceRow, WorkerRow
 
 _NO_AUTHORITY = (
     "This coordinator has no authority, so it cannot tell whose keys are devices: start it with --authority URL "
@@ -71,6 +76,15 @@ class Registrant:
     certificate: Certificate
 
 
+@dataclass(frozen=True, slots=True)
+class _Registration:
+    """A certificate, and what its device says of itself."""
+
+    certificate: Certificate
+    examples: int
+    label: str
+
+
 class Identities:
     """The devices and workers of one coordinator. Safe from any thread."""
 
@@ -85,6 +99,7 @@ class Identities:
         self._examples_cap = core.settings.examples_cap
         self._keys, self._list = core.process.keys, core.process.revocations
         self._audit = audit
+        self.registrations: GroupCommit[_Registration, DeviceRow] = GroupCommit(self._register_devices, pauses=0)
         self.fetch_failure = ""
         """Why the list could not be fetched when that was last tried; empty: it could."""
 
@@ -151,43 +166,18 @@ class Identities:
 
     # ------------------------------------------------------------ registering
 
-    def register_device(self, certificate: Certificate, *, examples: int = 0, label: str = "") -> DeviceRow:
-        """The device of this certificate, which ``require_certificate`` has let pass. The same one again changes
-        nothing; ``examples`` and ``label`` count the first time. ProblemError *not-certified* for one that is older
-        than the newest that was registered."""
-        row = self._store.device(certificate.id)
-        if row is not None and row.certificate == certificate.encoded.hex():
-            return row
-        self._require_newer(certificate, row.certificate if row is not None else "")
-        key_id = certificate.key_id.hex()
-        try:
-            with self._store.transaction() as tx:
-                known = tx.device(certificate.id)  # it may have left since
-                if known is not None and known.left_at is not None:
-                    raise problem("revoked-key", f"{known.device} has left this coordinator, which has forgotten it")
-                if row is not None:
-                    tx.certify_device(certificate.id, key_id, certificate.encoded.hex())
-                else:
-                    row = DeviceRow(
-                        device=certificate.id,
-                        key_id=key_id,
-                        certificate=certificate.encoded.hex(),
-                        label=label,
-                        examples_cap=min(examples or self._examples_cap, self._examples_cap),
-                        enrolled_at=self._clock.now(),
-                    )
-                    tx.insert_device(row)
-        except Conflict:  # the same device, registering twice at once
-            other = self._store.device_by_key(key_id)
-            if other is not None and other.device != certificate.id:
-                raise _taken(other.device) from None
-            return self.register_device(certificate, examples=examples, label=label)
-        self.forget_cached()
-        return self._stored(self._store.device(certificate.id))
+    def register_device(
+        self, certificate: Certificate, *, examples: int = 0, label: str = ""
+    ) -> Callable[[], DeviceRow]:
+        """Queues the registration of the device of this certificate, which ``require_certificate`` has let pass. The
+        function that it returns makes it and its row of the audit durable, and returns the device. The same certificate
+        again changes nothing of it; ``examples`` and ``label`` count the first time. ProblemError *not-certified* for a
+        certificate that is older than the newest that was registered, and *revoked-key* where the device has left."""
+        return self.registrations.enter(_Registration(certificate, examples, label))
 
     def register_worker(self, certificate: Certificate, *, label: str = "") -> WorkerRow:
-        """Registers a worker, as ``register_device`` does a device. ProblemError also where an operator has revoked
-        it."""
+        """Registers a worker at once, as ``register_device`` does a device, without its row of the audit. ProblemError
+        also where an operator has revoked it."""
         row = self._store.worker(certificate.id)
         if row is not None and row.revoked_at is not None:
             raise _revoked_here(row)
@@ -279,6 +269,73 @@ class Identities:
         return " ".join(found)
 
     # ------------------------------------------------------------ inside
+
+    def _register_devices(self, batch: Sequence[_Registration]) -> Sequence[DeviceRow | BaseException]:
+        try:
+            return self._register_together(batch)
+        except Conflict:  # another replica has registered one of them at the same time
+            return [found for one in batch for found in self._register_devices([one])]
+
+    def _register_together(self, batch: Sequence[_Registration]) -> Sequence[DeviceRow | BaseException]:
+        """Registers them one after the other in one transaction; one that is refused changes nothing. Conflict where
+        the rows of another replica are in the way."""
+        found: list[DeviceRow | BaseException] = []
+        new, changed, audited = dict[str, DeviceRow](), list[DeviceRow](), list[AuditRow]()
+        with self._store.transaction() as tx:
+            known = {row.device: row for row in tx.devices_named({one.certificate.id for one in batch})}
+            keys = {one.certificate.key_id.hex() for one in batch}
+            holders = {row.key_id: row.device for row in tx.devices_by_keys(keys)}
+            for one in batch:
+                device = one.certificate.id
+                before = known.get(device)
+                try:
+                    row = self._registered(one, before, holders.get(one.certificate.key_id.hex(), device))
+                except Exception as error:  # noqa: BLE001 - it is of this one, not of the batch
+                    found.append(error)
+                    if isinstance(error, ProblemError):
+                        audited.append(self._audit.row(device, "device.register refused", error.kind))
+                    continue
+                found.append(row)
+                cap = f"device={device} rounded_cap={rounded_size(row.examples_cap)}"
+                audited.append(self._audit.row(device, "device.register done", cap))
+                if row is before:
+                    continue
+                if before is None or device in new:
+                    new[device] = row
+                else:
+                    changed.append(row)
+                if before is not None:
+                    holders.pop(before.key_id, None)
+                known[device], holders[row.key_id] = row, device
+            for row in changed:
+                tx.certify_device(row.device, str(row.key_id), row.certificate)
+            tx.insert_device(*new.values())
+            tx.insert_audit(audited)
+        if changed:
+            self.forget_cached()
+        return found
+
+    def _registered(self, one: _Registration, before: DeviceRow | None, holder: str) -> DeviceRow:
+        """The row of a device that registers: the same one where nothing changes. ``holder``: the device that has its
+        key. ProblemError."""
+        certificate, key_id, encoded = one.certificate, one.certificate.key_id.hex(), one.certificate.encoded.hex()
+        if before is not None and before.certificate == encoded:
+            return before
+        self._require_newer(certificate, before.certificate if before is not None else "")
+        if before is not None and before.left_at is not None:
+            raise problem("revoked-key", f"{before.device} has left this coordinator, which has forgotten it")
+        if holder != certificate.id:
+            raise _taken(holder)
+        if before is not None:
+            return replace(before, key_id=key_id, certificate=encoded)
+        return DeviceRow(
+            device=certificate.id,
+            key_id=key_id,
+            certificate=encoded,
+            label=one.label,
+            examples_cap=min(one.examples or self._examples_cap, self._examples_cap),
+            enrolled_at=self._clock.now(),
+        )
 
     def _require_good(self, certificate: Certificate) -> None:
         trusted, held = self.trusted()

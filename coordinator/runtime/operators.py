@@ -229,10 +229,12 @@ class OperatorRequests:
         parts = (self._core.process.run_errors.of_actions(row.run), self._standstill.of_round(state))
         return view.model_copy(update={"reason": "; ".join(part for part in parts if part) or view.reason})
 
-    def checkpoints(self, run: str) -> list[CheckpointView]:
+    def checkpoints(self, run: str, after: int = -1, limit: int = 1000) -> list[CheckpointView]:
         self._require(run)
-        line = self._core.store.checkpoints(run)
-        digests = {row.version: row.digest for row in line}
+        store = self._core.store
+        line = store.checkpoints(run, after, limit)
+        before = store.checkpoint(run, line[0].version - 1) if line else None  # the parent of the first
+        digests = {row.version: row.digest for row in (*([before] if before is not None else []), *line)}
         return [views.checkpoint_view(row, digests) for row in line]
 
     def require_checkpoint(self, digest: str, sees: Callable[[str], bool] | None = None) -> None:
@@ -246,9 +248,14 @@ class OperatorRequests:
                 raise problem("unknown-checkpoint", f"no run has a checkpoint {digest}")
             self._core.process.checkpoints.add(digest)
 
-    def metrics(self, run: str) -> list[MetricView]:
+    def metrics(self, run: str, after: int = -1, limit: int = 1000) -> list[MetricView]:
+        """At most ``limit``, and the others of the last one's version."""
         self._require(run)
-        return [views.metric_view(row) for row in self._core.store.metrics(run)]
+        rows = self._core.store.metrics(run, after, limit)
+        if len(rows) == limit:
+            last = rows[-1].version
+            rows = [row for row in rows if row.version != last] + self._core.store.metrics_of(run, last)
+        return [views.metric_view(row) for row in rows]
 
     def report_metrics(self, run: str, report: MetricReport) -> list[MetricView]:
         """Stores an evaluator's scores; they may finish the run. Of the source ``devices`` it takes the metrics of
@@ -275,8 +282,8 @@ class OperatorRequests:
                 metrics=dict(report.score.metrics),
             ),
         )
-        mine = (report.version, report.source)
-        return [views.metric_view(row) for row in self._core.store.metrics(run) if (row.version, row.source) == mine]
+        rows = self._core.store.metrics_of(run, report.version)
+        return [views.metric_view(row) for row in rows if row.source == report.source]
 
     def _computed(self, run: str, report: MetricReport) -> bool:
         """Whether the report has values of states, and of nothing else, that devices sent about this version."""

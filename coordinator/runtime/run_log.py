@@ -16,9 +16,9 @@ from coordinator.engine import events, rounds
 from coordinator.engine import state as states
 from coordinator.engine.plan import Plan
 from coordinator.engine.state import RunState
+from coordinator.group_commit import GroupCommit
 from coordinator.runtime import privacy_ledgers, records
 from coordinator.runtime.clock import Clock
-from coordinator.runtime.group_commit import GroupCommit
 from coordinator.runtime.tracing import Traces
 from coordinator.store.port import RUN_ROUND, FenceLost, RunRow, Store, Transaction
 from coordinator.store.rows import MessageRow

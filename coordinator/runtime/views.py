@@ -113,7 +113,8 @@ def with_marks(reader: Reader, view: RunView, state: RunState) -> RunView:
 
 def unreadable_run_view(reader: Reader, row: RunRow, trouble: str) -> RunView:
     """The view of a run whose log this version cannot read."""
-    line = reader.checkpoints(row.run)
+    newest = reader.newest_checkpoint(row.run)
+    version, checkpoint = (0, row.init) if newest is None else (newest.version, newest.digest)
     finish = cast("dict[str, Any]", row.plan.get("finish") or {})
     return RunView(
         run=row.run,
@@ -122,9 +123,9 @@ def unreadable_run_view(reader: Reader, row: RunRow, trouble: str) -> RunView:
         reason="",
         phase="idle",
         round=max(reader.rows_by_round(row.run)["rounds"], default=0),
-        version=line[-1].version,
-        checkpoint=line[-1].digest,
-        rounds_committed=line[-1].version,
+        version=version,
+        checkpoint=checkpoint,
+        rounds_committed=version,
         rounds_wanted=int(finish.get("rounds", 0)),
         plan=row.plan,
         plan_digest=row.plan_digest,

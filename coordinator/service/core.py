@@ -18,11 +18,11 @@ from starlette.types import Receive
 
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.access import Operator
+from coordinator.group_commit import GroupCommit, PendingCommit
 from coordinator.limits import Admission, InFlight
 from coordinator.limits.admission import LOCAL, Sender, spread
-from coordinator.requests import Caller, PendingCommit
+from coordinator.requests import Caller
 from coordinator.runtime import log_context
-from coordinator.runtime.group_commit import GroupCommit
 from coordinator.runtime.identities import Registrant
 from coordinator.runtime.signals import Signals
 from coordinator.service.edge import Hosts
@@ -42,6 +42,7 @@ PROBES = frozenset({"/healthz", "/readyz"})
 """Routes that a proxy's own health checks read."""
 OVERLOAD = 4096
 """Requests that may queue for a thread before new ones are refused as *busy*: some seconds of work."""
+_Waiting = tuple[Context, Callable[[], Any], asyncio.Future[tuple[Any, Exception | None]]]
 
 
 class Serving:
@@ -57,6 +58,7 @@ class Serving:
         self.stopping = False
         self.threads = Threads(settings.threads, "quorate")
         self._queued = 0
+        self._crowds: set[asyncio.Task[None]] = set()
 
     async def work(self, task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs ``task`` in a thread and returns its result or raises its error. CancelledError where the service is
@@ -71,6 +73,39 @@ class Serving:
         """ProblemError *busy* where too many requests wait for a thread: a new one would only wait longer."""
         if self._queued >= OVERLOAD:
             raise problem("busy", f"{self._queued} requests wait for a thread already.", retry_after_s=spread(5))
+
+    async def settled(self, answer: Any) -> Any:
+        """The answer itself, once what it acknowledges is durable; raises what ``PendingCommit.settle`` raises.
+        CancelledError where the service is closed before."""
+        if not isinstance(answer, PendingCommit):
+            return answer
+        loop = asyncio.get_running_loop()
+        waiting: _Waiting = (copy_context(), answer.settle, loop.create_future())
+        if answer.commits.gather(waiting):
+            task = loop.create_task(self._settle_gathered(answer.commits))  # a request may be cancelled
+            self._crowds.add(task)
+            task.add_done_callback(self._crowds.discard)
+        found, error = await waiting[2]
+        if error is not None:
+            raise error
+        return found
+
+    async def _settle_gathered(self, commits: GroupCommit[Any, Any]) -> None:
+        """Until none waits."""
+        batch, crowd = commits.take()
+        try:
+            while batch:
+                began = time.monotonic()
+                for (_, _, future), found in zip(batch, await self.work(_settled, batch), strict=True):
+                    if not future.done():  # its request was cancelled
+                        future.set_result(found)
+                await asyncio.sleep(commits.pause_s(time.monotonic() - began) if crowd else 0)
+                batch, crowd = commits.take()
+        finally:
+            while batch:  # the service is closed
+                for _, _, future in batch:
+                    future.cancel()
+                batch, _ = commits.take()
 
     def stop(self) -> None:
         """Answers all held requests and holds no more. Requests still arrive until the sockets close."""
@@ -94,7 +129,6 @@ OF_ONE = 8
 """One operator has this part of all slots of event streams, so that nobody who opens streams without end takes those of
 others. The tabs of a browser share one stream."""
 AGAIN_S = 30.0
-_Waiting = tuple[Context, Callable[[], Any], asyncio.Future[tuple[Any, Exception | None]]]
 
 
 class Service(Serving):
@@ -108,7 +142,6 @@ class Service(Serving):
         self.viewer_slots = stream_slots(settings.viewers, "viewers")
         self.meters.streams.set_function(lambda: self.stream_slots.amount)
         self.meters.viewers.set_function(lambda: self.viewer_slots.amount)
-        self._crowds: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
         super().stop()
@@ -126,38 +159,11 @@ class Service(Serving):
         return caller
 
     async def settled(self, answer: Any) -> Any:
-        """The answer itself, once what it acknowledges is durable; raises what ``PendingCommit.settle`` raises.
-        CancelledError where the service is closed before."""
-        if not isinstance(answer, PendingCommit):
-            return answer
-        loop = asyncio.get_running_loop()
-        waiting: _Waiting = (copy_context(), answer.settle, loop.create_future())
-        if answer.commits.gather(waiting):
-            task = loop.create_task(self._settle_gathered(answer.commits))  # a request may be cancelled
-            self._crowds.add(task)
-            task.add_done_callback(self._crowds.discard)
-        found, error = await waiting[2]
-        if error is not None:
-            self.coordinator.core.process.storage_errors.note(error)
-            raise error
-        return found
-
-    async def _settle_gathered(self, commits: GroupCommit[Any, Any]) -> None:
-        """Until none waits."""
-        batch, crowd = commits.take()
         try:
-            while batch:
-                began = time.monotonic()
-                for (_, _, future), found in zip(batch, await self.work(_settled, batch), strict=True):
-                    if not future.done():  # its request was cancelled
-                        future.set_result(found)
-                await asyncio.sleep(commits.pause_s(time.monotonic() - began) if crowd else 0)
-                batch, crowd = commits.take()
-        finally:
-            while batch:  # the service is closed
-                for _, _, future in batch:
-                    future.cancel()
-                batch, _ = commits.take()
+            return await super().settled(answer)
+        except Exception as error:
+            self.coordinator.core.process.storage_errors.note(error)
+            raise
 
 
 def stream_slots(most: int, what: str) -> InFlight:

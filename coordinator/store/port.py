@@ -270,6 +270,10 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
     def devices_by_keys(self, key_ids: Collection[str]) -> list[DeviceRow]:
         return self._all(DeviceRow, {"key_id in": list(key_ids)})
 
+    def devices_named(self, devices: Collection[str]) -> list[DeviceRow]:
+        """Those of these ids that are stored, unsorted."""
+        return self._all(DeviceRow, {"device in": list(devices)})
+
     def devices(self, limit: int = 1000, after: str = "") -> list[DeviceRow]:
         """Devices in order of id, for paging."""
         return self._all(DeviceRow, {"device >": after}, limit=limit)
@@ -336,9 +340,13 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
         """All claims, or those of a run, in order of device id."""
         return self._all(ClaimRow, {} if run is None else {"run": run})
 
-    def checkpoints(self, run: str) -> list[CheckpointRow]:
-        """All checkpoints of a run, in order of version."""
-        return self._all(CheckpointRow, {"run": run})
+    def checkpoints(self, run: str, after: int = -1, limit: int | None = None) -> list[CheckpointRow]:
+        """The checkpoints of a run with a version above ``after``, in order of version; ``limit`` None: all."""
+        return self._all(CheckpointRow, {"run": run, "version >": after}, limit=limit)
+
+    def newest_checkpoint(self, run: str) -> CheckpointRow | None:
+        """The end of a run's line."""
+        return next(iter(self._all(CheckpointRow, {"run": run}, "-version", 1)), None)
 
     def checkpoint(self, run: str, version: int) -> CheckpointRow | None:
         return self._get(CheckpointRow, run, version)
@@ -382,9 +390,13 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
         """Where the audit ends. None: somebody has deleted that row."""
         return self._get(AuditHeadRow, 1)
 
-    def metrics(self, run: str) -> list[MetricRow]:
-        """In order of version, source, name."""
-        return self._all(MetricRow, {"run": run})
+    def metrics(self, run: str, after: int = -1, limit: int | None = None) -> list[MetricRow]:
+        """Those of versions above ``after``, in order of version, source, name; ``limit`` None: all."""
+        return self._all(MetricRow, {"run": run, "version >": after}, limit=limit)
+
+    def metrics_of(self, run: str, version: int) -> list[MetricRow]:
+        """Those of one version, in order of source and name."""
+        return self._all(MetricRow, {"run": run, "version": version})
 
     def marks(self, tensors: str) -> list[MarkRow]:
         """The marks of devices on these tensors, by all runs, in order of device and run."""
@@ -505,9 +517,9 @@ class Transaction(Reader, InsightWriter, FlowerWriter, LedgerWriter):
         if now != fence:
             raise self._failed(FenceLost(f"The commit of run {run} was taken over: its fence is {now}, not {fence}."))
 
-    def insert_device(self, row: DeviceRow) -> None:
-        """Conflict when the id or the key is in use."""
-        self._insert([row])
+    def insert_device(self, *rows: DeviceRow) -> None:
+        """Inserts one or more. Conflict when an id or a key is in use."""
+        self._insert(rows)
 
     def certify_device(self, device: str, key_id: str, certificate: str) -> None:
         """Replaces the device's certificate. Conflict when the key is another device's; StoreError when the device is

@@ -227,10 +227,11 @@ class _Audited:
                 self.begun = True
             case "authority.taken":
                 self.authorities[says["authority"], says["inside"], row.at] += 1
-            case "device.register" | "device.leave":
+            case "device.leave":
                 self._first.setdefault((row.action, row.by), row.at)
-            case "device.register done":
-                self._first.setdefault((row.action, says["device"]), row.at)
+            case "device.register done":  # it is in the transaction that registers
+                for action in ("device.register", row.action):
+                    self._first.setdefault((action, says["device"]), row.at)
                 self.registered["device"].add(says["device"])
                 if "rounded_cap" in says:
                     self.caps.setdefault(says["device"], int(says["rounded_cap"]))
@@ -252,8 +253,8 @@ class _Audited:
                 pass
 
     def registration(self, kind: str, id: str, at: float) -> Iterator[Violation]:
-        """When it was registered. Its request is recorded before and after it is carried out, by the clock of one
-        process."""
+        """When it was registered. A worker's request is recorded before and after it is carried out, by the clock of
+        one process, and a device's with it."""
         done = self._first.get((f"{kind}.register done", id))
         if done is not None and not self._between(f"{kind}.register", id, at):
             yield _violation(f"{kind} {id} was registered at {at}, and by the audit at {done}")

@@ -49,7 +49,7 @@ class Certifier:
     def admit(self, coordinator: Coordinator, keys: Iterable[DeviceKey], *, at: float, examples: int = 1000) -> None:
         """Registers devices of these keys."""
         for key in keys:
-            coordinator.identities.register_device(self.certificate(key, at=at), examples=examples)
+            coordinator.identities.register_device(self.certificate(key, at=at), examples=examples)()
 
 
 def key_id(key: DeviceKey) -> bytes:

@@ -105,7 +105,7 @@ class World:
         self.keys = [key_of(f"device {number}") for number in range(devices)]
         for key, given in itertools.zip_longest(self.keys, ids):
             certificate = self.authority.certificate(key, at=self.clock.at, id=given)
-            self.rows.append(self.coordinator.identities.register_device(certificate, examples=1000))
+            self.rows.append(self.coordinator.identities.register_device(certificate, examples=1000)())
 
     def worker(self, label: str = "cluster") -> WorkerRow:
         """One more registered worker."""

@@ -168,7 +168,8 @@ class Process(ABC):
         """Whether the thread that stands here holds a lock that another of this process would wait for."""
         to, core = self.coordinator, self.coordinator.core
         folding = [aggregator._lock for aggregator in list(core.process.aggregators.values())]
-        held: list[Any] = [core._lock, to.fleet.arrivals, to.identities._list._taking, to.workers._leasing]
+        of_identities = (to.identities.registrations, to.identities._list._taking)
+        held: list[Any] = [core._lock, to.fleet.arrivals, *of_identities, to.workers._leasing]
         return any(lock.locked() for lock in (*held, *folding, *(log.commits for log in core.logs())))
 
     # ------------------------------------------------------------ calls

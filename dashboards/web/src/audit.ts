@@ -1,7 +1,7 @@
 // The actions of the audit in plain words. An action that is not listed is shown by its own name.
 import type { AuditView } from "./api/types";
 
-/** What somebody asked for. Such a row is written before it is carried out; a second one says what came of it, where that is not the same. */
+/** What somebody asked for. Such a row is written before it is carried out; a second one says what came of it, where that is not the same. A device's registration has the second one alone. */
 const ASKED: Readonly<Record<string, string>> = {
   "run.create": "create a run",
   "run.pause": "pause the run",

@@ -1,7 +1,7 @@
 // What the API says of one run beside its view: its rounds and its metrics, asked again when the run has moved.
 import { useEffect, useRef, useState } from "react";
 import { get } from "./api/client";
-import type { MetricView, RoundView, RunView } from "./api/types";
+import type { CheckpointView, MetricView, RoundView, RunView } from "./api/types";
 import { type Resource, useResource } from "./live/context";
 
 const PAGE = 1000;
@@ -19,13 +19,25 @@ export function useRounds(run: RunView): Resource<RoundView[]> {
 /** The same of a run by its name, once. `before`: what was there already. */
 export async function roundsOf(run: string, before: readonly RoundView[] | null, signal: AbortSignal): Promise<RoundView[]> {
   const closed = (before ?? []).filter((round) => round.status !== "open");
-  let after = closed.at(-1)?.round ?? 0;
+  return everyPage(closed, (last) => get("/v1/runs/{run}/rounds", { run, after: last?.round ?? 0, limit: PAGE }, signal));
+}
+
+/** The line of checkpoints. `before`: what was there already: no checkpoint changes. */
+export function lineOf(run: string, before: readonly CheckpointView[] | null, signal: AbortSignal): Promise<CheckpointView[]> {
+  return everyPage([...(before ?? [])], (last) => get("/v1/runs/{run}/checkpoints", { run, after: last?.version ?? -1, limit: PAGE }, signal));
+}
+
+/** All metrics, in order of version. */
+export function metricsOf(run: string, signal: AbortSignal): Promise<MetricView[]> {
+  return everyPage<MetricView>([], (last) => get("/v1/runs/{run}/metrics", { run, after: last?.version ?? -1, limit: PAGE }, signal));
+}
+
+/** A list that is read in pages, after what was found already, each after the last one read. */
+async function everyPage<T>(found: T[], page: (last: T | undefined) => Promise<T[]>): Promise<T[]> {
   for (;;) {
-    const page = await get("/v1/runs/{run}/rounds", { run, after, limit: PAGE }, signal);
-    closed.push(...page);
-    const last = page.at(-1);
-    if (page.length < PAGE || !last) return closed;
-    after = last.round;
+    const next = await page(found.at(-1));
+    found.push(...next);
+    if (next.length < PAGE) return found;
   }
 }
 
@@ -33,7 +45,7 @@ export async function roundsOf(run: string, before: readonly RoundView[] | null,
 export function useMetrics(run: RunView): Resource<MetricView[]> {
   const seq = useSlowly(run.seq, METRICS_MS);
   const key = [run.run, run.version, run.status, seq].join(" ");
-  return useResource<MetricView[]>(key, (signal) => (run.flower ? Promise.resolve([]) : get("/v1/runs/{run}/metrics", { run: run.run }, signal)));
+  return useResource<MetricView[]>(key, (signal) => (run.flower ? Promise.resolve([]) : metricsOf(run.run, signal)));
 }
 
 /** The value, changed at most once in so many milliseconds. */

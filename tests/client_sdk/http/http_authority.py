@@ -77,7 +77,7 @@ class HttpAuthority(ScriptedAuthority):
             case AuthorityRoute.AUTHORITY:
                 return self.answers.key().model_dump_json().encode()
             case AuthorityRoute.CERTIFICATES:
-                return self.answers.enrol(CertificateRequest.model_validate_json(body), at).model_dump_json().encode()
+                return self.answers.enrol(CertificateRequest.model_validate_json(body), at)().model_dump_json().encode()
             case AuthorityRoute.RENEWED:
                 return self.answers.renew(signed).model_dump_json().encode()
             case AuthorityRoute.ROTATED:

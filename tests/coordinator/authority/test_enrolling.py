@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from client_sdk.credentials.enrolment_token import EnrolmentToken
 from client_sdk.protocol.problems import ProblemError
 from coordinator.authority.issuer import DAY_S
+from coordinator.authority.ledger import Ledger
 from tests.coordinator.authority.world import NOW, URL, AuthorityWorld, Holder, key_of, public
 
 
@@ -39,6 +43,48 @@ def test_a_token_enrols_as_many_as_it_says() -> None:
     ids = {Holder(world, name).enrol(token).id for name in ("a", "b")}
     assert len(ids) == 2
     refused("enrolment-refused", "used as often", Holder(world, "c").enrol, token)
+
+
+def test_keys_that_enrol_together_share_a_transaction_and_each_is_refused_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = AuthorityWorld()
+    many, one = world.token(uses=20), world.token()
+    begun, writing = [], world.answers.ledger.writing
+
+    def counted() -> Any:
+        begun.append(1)
+        return writing()
+
+    monkeypatch.setattr(world.answers.ledger, "writing", counted)
+    asked = [(f"phone {number}", one if number in (3, 7) else many) for number in range(12)]
+    requests = [Holder(world, name).enrolment(token) for name, token in asked]
+    entered = [world.answers.enrol(request, world.at) for request in requests]
+    assert begun == []
+    certified = [entered[number]().id for number in range(12) if number != 7]
+    assert begun == [1]
+    refused("enrolment-refused", "used as often", entered[7])
+    assert [(who, what) for who, event, what in world.audit() if event == "enrolled"] == [
+        (f"device {name}", name) for name in certified
+    ]
+    with world.answers.ledger.reading() as rows:
+        assert sorted(token.uses_left for token in rows.tokens()) == [0, 10]
+        assert sorted(row.id for row in rows.holders()) == sorted(set(certified))
+
+
+def test_where_their_transaction_is_not_stored_none_of_them_is_answered_and_no_token_is_used(tmp_path: Path) -> None:
+    world = AuthorityWorld(Ledger(tmp_path / "ledger"))
+    token, connection = world.token(uses=200), world.answers.ledger._connection
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages}")
+    holders = [Holder(world, f"phone {number}") for number in range(100)]
+    entered = [world.answers.enrol(holder.enrolment(token), world.at) for holder in holders]
+    for settle in entered:
+        refused("disk-full", "nothing was stored", settle)
+    with world.answers.ledger.reading() as rows:
+        assert ([row.uses_left for row in rows.tokens()], rows.holders()) == ([200], [])
+    connection.execute(f"PRAGMA max_page_count = {pages + 1000}")
+    assert len({holder.enrol(token).id for holder in holders}) == 100
 
 
 def test_a_lost_answer_costs_no_use_and_gives_the_same_certificate() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from email.utils import formatdate
@@ -17,6 +18,7 @@ from client_sdk.http.authority import AuthorityClient
 from client_sdk.http.exchange import LearntClock
 from client_sdk.protocol.authority import AuthorityRoute
 from client_sdk.protocol.problems import ProblemError
+from coordinator.authority.answering import AuthorityAnswers
 from coordinator.authority.app import create_authority_app
 from coordinator.authority.issuer import DAY_S, AuthorityPolicy
 from coordinator.settings import Settings
@@ -62,6 +64,33 @@ def client(world: AuthorityWorld, proxy: Proxy | None = None, **changes: Any) ->
     http = httpx2.Client(base_url=LOCAL, transport=proxy or Proxy(world))
     given: dict[str, Any] = {"clock": lambda: world.at, "http": http, **changes}
     return AuthorityClient(LOCAL, world.issuer.trusted.digest, **given)
+
+
+def test_a_crowd_that_enrols_shares_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, batches = local_world(), list[int]()
+    commit, token = AuthorityAnswers._enrol_all, world.token(uses=40)
+
+    def counted(self: AuthorityAnswers, batch: Any) -> Any:
+        batches.append(len(batch))
+        time.sleep(0.02)  # as on a disk
+        return commit(self, batch)
+
+    monkeypatch.setattr(AuthorityAnswers, "_enrol_all", counted)
+    world.answers = AuthorityAnswers(world.issuer, world.answers.ledger)
+    bodies = [Holder(world, f"phone {number}").enrolment(token).model_dump_json() for number in range(40)]
+
+    async def scenario() -> list[httpx2.Response]:
+        app = create_authority_app(world.answers, Settings(threads=4), lambda: world.at)
+        transport = httpx2.ASGITransport(app=app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=30) as http:
+            found = await asyncio.gather(*(http.post(AuthorityRoute.CERTIFICATES, content=body) for body in bodies))
+        await asyncio.to_thread(app.state.service.close)
+        return found
+
+    found = asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert len({answer.json()["id"] for answer in found}) == 40
+    assert sum(batches) == 40
+    assert len(batches) < 20
 
 
 def test_a_holders_whole_life_behind_a_proxy_with_a_prefix() -> None:

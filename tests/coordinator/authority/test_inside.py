@@ -37,7 +37,7 @@ def certified(folder: Path, text: str, key: DeviceKey) -> Certificate:
         asked = CertificateRequest(
             secret=token.secret.hex(), public_key=key.public_hex, proof=key.sign(statement).hex(), label=""
         )
-        return Certificate.parse(bytes.fromhex(AuthorityAnswers(issuer, ledger).enrol(asked, NOW).certificate))
+        return Certificate.parse(bytes.fromhex(AuthorityAnswers(issuer, ledger).enrol(asked, NOW)().certificate))
 
 
 def test_it_is_made_once_with_a_token_for_devices_and_one_for_workers(tmp_path: Path) -> None:

@@ -78,24 +78,28 @@ def test_killed_at_any_moment_it_has_lost_nothing_that_it_acknowledged(tmp_path:
     seen: list[RevocationList] = []
     for delay_s in (0.0, 0.03, 0.07):
         process = start(tmp_path / "a", port)
-        devices = Enrolling(token)
-        devices.start()
-        assert devices.enough.wait(READY_S)
+        crowd = [Enrolling(token) for _ in range(4)]
+        for devices in crowd:
+            devices.start()
+        assert all(devices.enough.wait(READY_S) for devices in crowd)
         threading.Event().wait(delay_s)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        devices.join()
-        seen += devices.lists
+        left: list[bytes] = []
+        for devices in crowd:
+            devices.join()
+            seen += devices.lists
+            left += devices.left
         with opened(tmp_path / "a") as (issuer, ledger), ledger.writing() as rows:
-            for certificate in devices.certified:
+            for certificate in (one for devices in crowd for one in devices.certified):
                 key = rows.key(certificate.key_id)
                 assert key is not None
-                if certificate.key_id in devices.left:
+                if certificate.key_id in left:
                     assert key.revoked_at is not None
                 elif key.revoked_at is None:
                     assert key.certificate == certificate.encoded
             now = current_list(rows, issuer, certificate.not_before + 600)
-            assert set(devices.left) <= set(now.revoked)
+            assert set(left) <= set(now.revoked)
             for before in seen:
                 assert following(before, now.encoded, issuer.trusted).counter >= before.counter
 

@@ -97,7 +97,7 @@ class Holder:
         return CertificateRequest(**{**given, "proof": self.key.sign(statement).hex(), **changes})
 
     def enrol(self, token: EnrolmentToken, **changes: Any) -> Certificate:
-        return self._keep(self.world.answers.enrol(self.enrolment(token, **changes), self.world.at))
+        return self._keep(self.world.answers.enrol(self.enrolment(token, **changes), self.world.at)())
 
     def signed(self, path: AuthorityRoute, body: bytes = b"", at: float | None = None) -> SignedRequest:
         """A request signed now by the device's clock, ``at``; the authority's where that is None."""

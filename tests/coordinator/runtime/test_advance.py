@@ -327,7 +327,7 @@ def test_verify_names_an_audit_that_somebody_removed(tmp_path: Path) -> None:
         assert connection.execute("DELETE FROM audit WHERE run = 'secret'").rowcount == 1
     connection.close()
     assert [(wrong.invariant, wrong.what) for wrong in verify(store, world.blobs)] == [
-        ("audit", "its last row is 2, and 3 were recorded"),
+        ("audit", "its last row is 6, and 7 were recorded"),
         ("3", "the owner advanced it, and the audit does not say so"),
         ("rows", "audit, action advance: the row is not stored, and the log gives it"),
     ]

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
 
-from client_sdk.credentials.certificate import RevocationList
+from client_sdk.credentials.certificate import Certificate, RevocationList
 from client_sdk.credentials.errors import BadCredential, RolledBackList
+from client_sdk.protocol.problems import ProblemError
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.core import Core
 from coordinator.runtime.identities import SignedBy
+from coordinator.store import MemoryStore
+from coordinator.store.port import Transaction
+from coordinator.verify import verify
 from tests.coordinator.certified import Certifier, key_id, key_of
 from tests.coordinator.conftest import MakeWorld
+from tests.coordinator.runtime.fragile import Crash, FragileStore, Points
 from tests.coordinator.world import World
 
 KEY, OTHER = key_of("a new device"), key_of("another device")
@@ -31,12 +37,14 @@ def signed(key: Any, at: float = 0.0) -> SignedBy:
 def test_a_device_has_the_id_of_its_certificate_and_keeps_its_first_numbers(make_world: MakeWorld) -> None:
     world = make_world(0)
     certificate = world.authority.certificate(KEY, at=world.clock.at, id="d-ward-7")
-    row = world.coordinator.identities.register_device(certificate, examples=500, label="phone")
+    row = world.coordinator.identities.register_device(certificate, examples=500, label="phone")()
     assert (row.device, row.examples_cap, row.label, row.enrolled_at) == ("d-ward-7", 500, "phone", world.clock.at)
     assert row.key_id == key_id(KEY).hex()
     assert row.certificate == certificate.encoded.hex()
     world.clock.at += 5
-    assert world.coordinator.identities.register_device(certificate, examples=9999, label="x") == row, "the same again"
+    assert world.coordinator.identities.register_device(certificate, examples=9999, label="x")() == row, (
+        "the same again"
+    )
     assert world.coordinator.identities.device(signed(KEY)) == row
 
 
@@ -44,29 +52,29 @@ def test_a_device_has_the_id_of_its_certificate_and_keeps_its_first_numbers(make
 def test_sizes_are_capped_when_a_device_registers(says: int, cap: int) -> None:
     world = World(0)
     certificate = world.authority.certificate(KEY, at=world.clock.at)
-    assert world.coordinator.identities.register_device(certificate, examples=says).examples_cap == cap
+    assert world.coordinator.identities.register_device(certificate, examples=says)().examples_cap == cap
 
 
 def test_a_newer_certificate_takes_the_place_of_the_one_before_and_an_older_one_does_not(make_world: MakeWorld) -> None:
     world = make_world(0)
     identities = world.coordinator.identities
     first = world.authority.certificate(KEY, at=world.clock.at)
-    identities.register_device(first, examples=500, label="phone")
+    identities.register_device(first, examples=500, label="phone")()
     world.clock.at += DAY_S
     renewed = world.authority.certificate(KEY, at=world.clock.at)
-    row = identities.register_device(renewed, examples=7)
+    row = identities.register_device(renewed, examples=7)()
     assert (row.certificate, row.examples_cap, row.label) == (renewed.encoded.hex(), 500, "phone")
     with world.refuses("not-certified", "a newer certificate"):
-        identities.register_device(first)
+        identities.register_device(first)()
     assert identities.device(signed(KEY)) == row
 
 
 def test_a_rotated_key_takes_the_place_of_the_old_one_under_the_same_id(make_world: MakeWorld) -> None:
     world = make_world(0)
     identities = world.coordinator.identities
-    identities.register_device(world.authority.certificate(KEY, at=world.clock.at, id="d1"))
+    identities.register_device(world.authority.certificate(KEY, at=world.clock.at, id="d1"))()
     rotated = world.authority.certificate(OTHER, at=world.clock.at + 1, id="d1")
-    assert identities.register_device(rotated).device == "d1"
+    assert identities.register_device(rotated)().device == "d1"
     assert identities.device(signed(OTHER)).device == "d1"
     with world.refuses("unregistered"):
         identities.device(signed(KEY))
@@ -76,18 +84,18 @@ def test_of_two_certificates_of_one_second_neither_is_older_unless_it_ends_befor
     """A key that is rotated in the second in which it was certified is not locked out."""
     world = make_world(0)
     identities, short = world.coordinator.identities, Certifier(days=30)
-    identities.register_device(world.authority.certificate(KEY, at=world.clock.at, id="d1"))
+    identities.register_device(world.authority.certificate(KEY, at=world.clock.at, id="d1"))()
     with world.refuses("not-certified", "a newer certificate"):
-        identities.register_device(short.certificate(OTHER, at=world.clock.at, id="d1"))
-    identities.register_device(world.authority.certificate(OTHER, at=world.clock.at, id="d1"))
+        identities.register_device(short.certificate(OTHER, at=world.clock.at, id="d1"))()
+    identities.register_device(world.authority.certificate(OTHER, at=world.clock.at, id="d1"))()
     assert identities.device(signed(OTHER)).device == "d1"
 
 
 def test_one_key_is_not_two_devices(make_world: MakeWorld) -> None:
     world = make_world(0)
-    world.coordinator.identities.register_device(world.authority.certificate(KEY, at=world.clock.at, id="d1"))
+    world.coordinator.identities.register_device(world.authority.certificate(KEY, at=world.clock.at, id="d1"))()
     with world.refuses("not-certified", "registered as d1"):
-        world.coordinator.identities.register_device(world.authority.certificate(KEY, at=world.clock.at, id="d2"))
+        world.coordinator.identities.register_device(world.authority.certificate(KEY, at=world.clock.at, id="d2"))()
 
 
 def test_a_device_that_registers_from_two_threads_is_one_device(make_world: MakeWorld) -> None:
@@ -95,7 +103,7 @@ def test_a_device_that_registers_from_two_threads_is_one_device(make_world: Make
     certificate = world.authority.certificate(KEY, at=world.clock.at)
     found: list[object] = []
     threads = [
-        threading.Thread(target=lambda: found.append(world.coordinator.identities.register_device(certificate)))
+        threading.Thread(target=lambda: found.append(world.coordinator.identities.register_device(certificate)()))
         for _ in range(6)
     ]
     for thread in threads:
@@ -104,6 +112,131 @@ def test_a_device_that_registers_from_two_threads_is_one_device(make_world: Make
         thread.join(30)
     assert len(found) == 6
     assert len(world.coordinator.insight.fleet.devices()) == 1
+
+
+def test_devices_that_register_together_share_a_transaction_with_their_rows_of_the_audit(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(0)
+    begun, begin = [], world.store.transaction
+
+    def counted(run: str | None = None) -> Any:
+        begun.append(run)
+        return begin(run)
+
+    monkeypatch.setattr(world.store, "transaction", counted)
+    entered = [enter(world, f"device {number}", at=world.clock.at) for number in range(20)]
+    assert begun == []
+    assert [settle().device for settle in entered] == [f"d-device-{number}" for number in range(20)]
+    assert begun == [None]
+    rows = [(row.by, row.action) for _, row in world.store.audit_of_all(2, 99)]
+    assert rows == [(f"d-device-{number}", "device.register done") for number in range(20)]
+    assert list(verify(world.store)) == []
+
+
+def enter(world: World, key: str, *, at: float, name: str = "") -> Callable[[], Any]:
+    """Queues the registration of a certificate of the key that has this name."""
+    certificate = world.authority.certificate(key_of(key), at=at, id=name or f"d-{key.replace(' ', '-')}")
+    return world.coordinator.identities.register_device(certificate)
+
+
+def answer_of(settle: Callable[[], Any]) -> str:
+    """The device and the time of its certificate, or why it is refused."""
+    try:
+        row = settle()
+    except ProblemError as error:
+        return error.problem.detail
+    return f"{row.device} {Certificate.parse(bytes.fromhex(row.certificate)).not_before}"
+
+
+def test_of_devices_that_register_together_each_refused_one_is_refused_alone(make_world: MakeWorld) -> None:
+    world = make_world(0)
+    at = world.clock.at
+    for key in ("left", "old", "taken"):
+        enter(world, key, at=at)()
+    world.coordinator.identities.leave(world.coordinator.identities.device(signed(key_of("left"))))
+    asked = [("new", ""), ("left", ""), ("old", ""), ("taken", "d-other"), ("newer", "")]
+    times = {"old": at - DAY_S}
+    entered = [enter(world, key, at=times.get(key, at + 9), name=name) for key, name in asked]
+    answers = [answer_of(settle) for settle in entered]
+    since = int(at) + 9 - 600
+    assert answers == [
+        f"d-new {since}",
+        "d-left has left this coordinator, which has forgotten it",
+        "a newer certificate of d-old is registered",
+        "this key is registered as d-taken",
+        f"d-newer {since}",
+    ]
+    rows = [(row.by, row.action.split()[-1], row.detail) for _, row in world.store.audit_of_all(5, 99)]
+    cap = "rounded_cap=131072"
+    assert rows == [
+        ("d-new", "done", f"device=d-new {cap}"),
+        ("d-left", "refused", "revoked-key"),
+        ("d-old", "refused", "not-certified"),
+        ("d-other", "refused", "not-certified"),
+        ("d-newer", "done", f"device=d-newer {cap}"),
+    ]
+    assert world.store.device("d-other") is None
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_together_they_get_the_answers_that_they_get_one_after_the_other(seed: int) -> None:
+    """Keys that are rotated, handed on and taken, within one transaction and in as many."""
+    together, apart, chance = World(0), World(0), Random(seed)
+    asked = [(f"key {chance.randrange(4)}", f"d{chance.randrange(3)}", chance.randrange(4)) for _ in range(9)]
+    for start in range(0, 9, 3 + 6 * (seed % 2)):
+        part = asked[start : start + 3 + 6 * (seed % 2)]
+        entered = [enter(together, key, at=together.clock.at + at, name=name) for key, name, at in part]
+        expected = [answer_of(enter(apart, key, at=apart.clock.at + at, name=name)) for key, name, at in part]
+        assert [answer_of(settle) for settle in entered] == expected
+    assert together.store.devices() == apart.store.devices()
+    of_both = (world.store.audit_of_all(0, 99) for world in (together, apart))
+    one, other = ([(row.by, row.action, row.detail) for _, row in rows] for rows in of_both)
+    assert one == other
+    assert list(verify(together.store)) == []
+
+
+def test_where_another_replica_registers_one_of_them_meanwhile_all_get_their_answers(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On PostgreSQL its row appears between the read and the insert."""
+    world = make_world(0)
+    other = enter(world, "b", at=world.clock.at)()
+    read, hidden = Transaction.devices_named, [True]
+
+    def before_it(tx: Transaction, devices: Any) -> Any:
+        return [] if hidden and hidden.pop() else read(tx, devices)
+
+    monkeypatch.setattr(Transaction, "devices_named", before_it)
+    entered = [enter(world, key, at=world.clock.at) for key in "abc"]
+    assert [settle().device for settle in entered] == ["d-a", "d-b", "d-c"]
+    assert world.store.device("d-b") == other
+    assert [row.by for _, row in world.store.audit_of_all(3, 99)] == ["d-a", "d-b", "d-c"]
+    assert list(verify(world.store)) == []
+
+
+@pytest.mark.parametrize("point", [1, 2])
+def test_a_process_that_dies_as_they_register_has_registered_all_of_them_or_none(point: int) -> None:
+    points = Points(point)
+    world = World(0, store=FragileStore(MemoryStore(), points))  # type: ignore[arg-type]
+    entered = [enter(world, key, at=world.clock.at) for key in "abc"]
+    points.armed = True
+    with pytest.raises(Crash):
+        entered[0]()
+    world.boot()
+    is_durable = point == 2
+    assert [row.device for row in world.store.devices()] == (["d-a", "d-b", "d-c"] if is_durable else [])
+    assert len(world.store.audit_of_all(2, 99)) == (3 if is_durable else 0)
+    assert [enter(world, key, at=world.clock.at)().device for key in "abc"] == ["d-a", "d-b", "d-c"]
+    assert list(verify(world.store)) == []
+
+
+def test_who_registers_makes_nobody_elses_rows_be_read_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fleet goes on while another one registers."""
+    world.coordinator.identities.device(signed(world.keys[0]))
+    enter(world, "a new one", at=world.clock.at)()
+    monkeypatch.setattr(type(world.store), "device_by_key", None)
+    assert world.coordinator.identities.device(signed(world.keys[0])).device == world.rows[0].device
 
 
 def test_workers_register_alike_and_a_revoked_one_comes_not_back(make_world: MakeWorld) -> None:
@@ -146,7 +279,7 @@ def test_a_certificate_is_valid_for_its_time_by_the_coordinators_clock(make_worl
     world = make_world(0)
     identities = world.coordinator.identities
     certificate = world.authority.certificate(KEY, at=world.clock.at)
-    identities.register_device(certificate)
+    identities.register_device(certificate)()
     world.clock.at = certificate.not_after - 1
     assert identities.device(signed(KEY))
     assert identities.valid_s(signed(KEY)) == 1
@@ -180,7 +313,7 @@ def test_a_coordinator_whose_authority_is_another_one_now_asks_for_a_new_registr
     with world.refuses("not-certified", "another authority"):
         world.coordinator.identities.device(signed(world.keys[0]))
     taken = world.authority.certificate(world.keys[0], at=world.clock.at - DAY_S, id=certificate.id)
-    assert world.coordinator.identities.register_device(taken).device == certificate.id, "an older one of another"
+    assert world.coordinator.identities.register_device(taken)().device == certificate.id, "an older one of another"
     assert world.coordinator.identities.device(signed(world.keys[0])).certificate == taken.encoded.hex()
 
 
@@ -191,10 +324,10 @@ def test_a_key_that_another_replica_replaced_is_refused_after_five_seconds(
     """Also where the clock falls meanwhile."""
     world = make_world(0)
     other = world.replica()
-    other.identities.register_device(world.authority.certificate(KEY, at=world.clock.at, id="d1"))
+    other.identities.register_device(world.authority.certificate(KEY, at=world.clock.at, id="d1"))()
     other.identities.device(signed(KEY))
     world.clock.at += 4
-    world.coordinator.identities.register_device(world.authority.certificate(OTHER, at=world.clock.at, id="d1"))
+    world.coordinator.identities.register_device(world.authority.certificate(OTHER, at=world.clock.at, id="d1"))()
     other.identities.device(signed(KEY))
     world.clock.at -= 100 if clock_falls else 0
     world.clock.at += 1.5
@@ -219,7 +352,7 @@ def test_a_device_that_left_is_forgotten_and_comes_not_back_by_the_same_id(world
     with world.refuses("revoked-key", "has left"):
         world.coordinator.identities.register_device(
             world.authority.certificate(world.keys[0], at=world.clock.at + 9, id=row.device)
-        )
+        )()
     (view,) = [view for view in world.coordinator.insight.fleet.devices() if view.device == row.device]
     assert view.state == "left"
 
@@ -232,7 +365,7 @@ def test_a_registration_that_was_let_in_before_its_device_left_brings_it_not_bac
     world.coordinator.identities.leave(row)
     with monkeypatch.context() as patch, world.refuses("revoked-key", "has left"):
         patch.setattr(world.store, "device", lambda device: row)  # as it was read before
-        world.coordinator.identities.register_device(newer)
+        world.coordinator.identities.register_device(newer)()
     left = world.store.device(row.device)
     assert left is not None
     assert (left.key_id, left.certificate) == (None, "")

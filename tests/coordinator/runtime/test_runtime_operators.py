@@ -158,6 +158,30 @@ def test_checkpoints_name_their_parents(world: World) -> None:
     assert [row.origin for row in line] == ["test", "round 1", "round 2"]
 
 
+def test_the_line_of_checkpoints_and_the_metrics_are_paged(world: World) -> None:
+    for number in (1, 2, 3):
+        world.play_round(number)
+    operators = world.coordinator.operators
+    line = operators.checkpoints("marks")
+    for row in line:
+        score = Score(examples=10, metrics={"loss": 1.0 + row.version, "accuracy": 0.5})
+        for source in ("one", "other"):
+            operators.report_metrics(
+                "marks", MetricReport(version=row.version, digest=row.digest, source=source, score=score)
+            )
+    assert [row for after in range(-1, 3) for row in operators.checkpoints("marks", after, 1)] == line
+    assert operators.checkpoints("marks", after=1) == line[2:]
+    assert operators.checkpoints("marks", after=3) == []
+    whole = operators.metrics("marks")
+    assert [(row.version, row.source, row.name) for row in whole if row.version == 2] == [
+        (2, source, name) for source in ("one", "other") for name in ("accuracy", "loss")
+    ]
+    assert operators.metrics("marks", limit=1) == whole[:4], "those of a version are not divided"
+    assert operators.metrics("marks", after=0, limit=5) == whole[4:12]
+    assert operators.metrics("marks", after=2, limit=5) == whole[12:]
+    assert operators.metrics("marks", after=3, limit=4) == []
+
+
 def test_devices_are_listed_with_what_they_do(world: World) -> None:
     world.check_in(0, 1, 2, 3, 4)
     states = {world.index(view.device): view.state for view in world.coordinator.insight.fleet.devices()}

@@ -79,7 +79,7 @@ def begun(make_world: MakeWorld, **sections: Any) -> World:
     world.coordinator = replica(world)
     world.keys.append(key_of("a phone"))
     certificate = world.authority.certificate(world.keys[-1], at=world.clock.at)
-    world.rows.append(world.coordinator.identities.register_device(certificate, examples=1000, label="phone/mine"))
+    world.rows.append(world.coordinator.identities.register_device(certificate, examples=1000, label="phone/mine")())
     world.size = 4
     sections = {"strategy": NAMED, "task": {"steps": 6, "learning_rate": 0.5}, **sections}
     world.create(cohort={"select": 4, "goal": 4, "quorum": 1.0}, retention={"rounds": 9}, **sections)

@@ -15,14 +15,16 @@ from typing import Any
 import httpx2
 import pytest
 
+from client_sdk.identity import DeviceKey
 from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, Route
-from coordinator.requests import PendingCommit
-from coordinator.runtime.group_commit import GroupCommit
+from coordinator.group_commit import GroupCommit, PendingCommit
+from coordinator.runtime.identities import Identities
 from coordinator.runtime.run_log import RunLog
 from coordinator.service import create_app
 from coordinator.service.core import Service, at_once
 from coordinator.settings import Settings
 from coordinator.store.port import StoreError
+from tests.coordinator.certified import key_of
 from tests.coordinator.service.devices import Signing
 from tests.coordinator.world import World
 
@@ -262,6 +264,40 @@ def test_a_service_that_is_closed_ends_all_that_wait() -> None:
             await closing
 
     play(scenario())
+
+
+def test_devices_that_register_together_over_http_share_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    many, batches = 40, list[int]()
+    commit = Identities._register_together
+
+    def counted(self: Identities, batch: Sequence[Any]) -> Any:
+        batches.append(len(batch))
+        time.sleep(0.02)  # as on a disk
+        return commit(self, batch)
+
+    monkeypatch.setattr(Identities, "_register_together", counted)
+    world = World(0)
+    keys = [key_of(f"newcomer {number}") for number in range(many)]
+
+    async def scenario() -> list[httpx2.Response]:
+        app = create_app(world.coordinator, Settings(threads=4))
+        transport = httpx2.ASGITransport(app=app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=30) as http:
+
+            async def register(key: DeviceKey) -> httpx2.Response:
+                auth, said = Signing(key, world.clock.now), {PROTOCOL_HEADER: str(PROTOCOL_VERSION)}
+                certificate = world.authority.certificate(key, at=world.clock.at).encoded.hex()
+                return await http.post(Route.REGISTER, json={"certificate": certificate}, headers=said, auth=auth)
+
+            found = await asyncio.gather(*map(register, keys))
+        await asyncio.to_thread(app.state.service.close)
+        return found
+
+    found = asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert [answer.status_code for answer in found] == [201] * many
+    assert sorted(answer.json()["device"] for answer in found) == [row.device for row in world.store.devices()]
+    assert sum(batches) == many
+    assert len(batches) < many / 2
 
 
 def test_updates_that_come_together_over_http_share_transactions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,11 +28,11 @@ from client_sdk.protocol.devices import Assignment, CheckIn, CheckpointRef, Rece
 from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, Route
 from coordinator.access import LOCAL_OWNER, Operator
 from coordinator.blobs import DiskFull, FileBlobs
+from coordinator.group_commit import GroupCommit
 from coordinator.requests import Held
 from coordinator.requests.devices import CHECK_IN
 from coordinator.runtime.clock import SystemClock
 from coordinator.runtime.fleet import PoolPlace
-from coordinator.runtime.group_commit import GroupCommit
 from coordinator.runtime.identities import Arrived, SignedBy
 from coordinator.runtime.process_state import StorageErrors
 from coordinator.runtime.signals import Signals

@@ -253,7 +253,7 @@ def test_a_held_check_in_goes_on_where_its_certificate_was_renewed_meanwhile() -
         service = Service(world.coordinator, Settings(reread_s=60, threads=2), world.coordinator.core.signals)
         connection = Connection(Holds(service), arrived(world))
         await first_held(service)
-        world.coordinator.identities.register_device(world.authority.certificate(key, at=world.clock.at))
+        world.coordinator.identities.register_device(world.authority.certificate(key, at=world.clock.at))()
         world.clock.at += 1
         await asyncio.sleep(0.3)
         assert not connection.answer.done()

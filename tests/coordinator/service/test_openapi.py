@@ -123,7 +123,7 @@ def _populate(service: Service, coordinator: Coordinator, authority: Certifier) 
     run = {"plan": plan("known"), "init": digest}
     service.request("POST", Route.RUNS, json=run, headers=owner).raise_for_status()
     device, worker = key_of("a device"), key_of("a worker")
-    coordinator.identities.register_device(authority.certificate(device, at=time.time()))
+    coordinator.identities.register_device(authority.certificate(device, at=time.time()))()
     known = coordinator.identities.register_worker(authority.certificate(worker, at=time.time(), holder="worker"))
     service.signing |= {"device": Signing(device), "worker": Signing(worker)}
     service.known |= {

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from client_sdk.http import paging
 from client_sdk.http.operator import OperatorClient
 from client_sdk.protocol.access import CreateKey
+from client_sdk.protocol.devices import Score
+from client_sdk.protocol.operators import MetricReport
 from client_sdk.protocol.problems import ProblemError
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.devices import model_bytes, plan
@@ -41,6 +46,40 @@ def test_a_rounds_lanes_are_paged_and_the_device_has_its_rounds(server: Server, 
     with pytest.raises(ProblemError) as unknown:
         operator.insight.lanes(run, 99)
     assert unknown.value.problem.status == 404
+
+
+def test_all_checkpoints_and_metrics_are_read_page_by_page(
+    server: Server, operator: OperatorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = server.create_run("paged", select=1)
+    device = server.device(run, 0)
+    device.register()
+    for version in (1, 2, 3):
+        device.check_in()
+        work = device.wait_for_work()
+        assert device.put(work, device.body(work)).is_success
+        while operator.run(run).version < version:
+            time.sleep(0.02)
+    line = operator.checkpoints(run)
+    assert [row.version for row in line] == [0, 1, 2, 3]
+    for row in line:
+        score = Score(examples=1, metrics={"loss": 1.0, "accuracy": 0.5})
+        operator.report_metrics(run, MetricReport(version=row.version, digest=row.digest, score=score))
+    metrics = operator.metrics(run)
+    assert len(metrics) == 8
+    asked: list[object] = []
+    ask = operator._transport.ask
+
+    def counted(method: str, path: str, kind: Any, *rest: Any, **more: Any) -> Any:
+        asked.append(more["params"]["after"])
+        return ask(method, path, kind, *rest, **more)
+
+    monkeypatch.setattr(operator._transport, "ask", counted)
+    monkeypatch.setattr(paging, "PAGE", 3)
+    assert paging.every_checkpoint(operator, run) == line
+    assert paging.every_checkpoint(operator, run, after=1) == line[2:]
+    assert paging.every_metric(operator, run) == metrics
+    assert asked == [-1, 2, 1, -1, 1, 3], "a full page is followed by another one"
 
 
 def test_the_fleet_and_the_process_are_told(server: Server, operator: OperatorClient) -> None:

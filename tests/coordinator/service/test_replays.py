@@ -87,7 +87,7 @@ def test_a_registration(recording: Recording) -> None:
     first = recording.ask(key, "POST", Route.REGISTER, message)
     recording.replayed(first)
     renewed = world.authority.certificate(key, at=world.clock.at + 1)
-    world.coordinator.identities.register_device(renewed)
+    world.coordinator.identities.register_device(renewed)()
     recording.replayed(first, answers="not-certified")
 
 

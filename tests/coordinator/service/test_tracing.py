@@ -74,7 +74,7 @@ class Traced:
         made.certificate = self.authority.certificate(auth.key, at=time.time())
         made.id, made.auth, made.slot, made.learner = made.certificate.id, auth, slot, f"tests:{run}"
         made.http, made.headers = self, {PROTOCOL_HEADER: str(PROTOCOL_VERSION)}  # type: ignore[assignment]
-        self.coordinator.identities.register_device(made.certificate, examples=10)
+        self.coordinator.identities.register_device(made.certificate, examples=10)()
         return made
 
     def create_run(self, name: str, **more: Any) -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from client_sdk.credentials.certificate import Certificate, RevocationList, sign_revocations
 from client_sdk.protocol.access import CreateKey
-from client_sdk.protocol.devices import rounded_size
 from coordinator.access import OperatorAccess
 from coordinator.access.roles import Grant, Operator, Role, Scope
 from coordinator.blobs import FileBlobs
@@ -53,11 +52,6 @@ def play(folder: Path) -> None:
     coordinator.identities.register_worker(worker, label="cluster 7")
     coordinator.identities.take_list(center.authority.list(at, key_of("four")))
     record, keys = coordinator.access.audit.record, coordinator.access.keys
-    first = store.devices()[0]
-    record(first.device, "device.register")
-    record(
-        first.device, "device.register done", f"device={first.device} rounded_cap={rounded_size(first.examples_cap)}"
-    )
     record(worker.id, "worker.register", "label=cluster 7")
     record(worker.id, "worker.register done", f"worker={worker.id}")
     with store.transaction() as tx:
@@ -263,7 +257,7 @@ def another_grant_of_an_api_key_beside_it(d: Doctor) -> None:
 
 @doctoring("is not there")
 def registered_device_deleted(d: Doctor) -> None:
-    name = d.one("SELECT detail FROM audit WHERE action = 'device.register done'").split()[0].removeprefix("device=")
+    name = d.one("SELECT min(device) FROM waiting")
     d.sql("DELETE FROM devices WHERE device = ?", name)
     d.sql("DELETE FROM waiting WHERE device = ?", name)
 

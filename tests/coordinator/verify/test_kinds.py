@@ -58,7 +58,7 @@ def test_it_is_named(played: Path, tmp_path: Path, table: str, column: str, valu
         smallest = f"SELECT min(rowid) FROM {table} WHERE {column} IS NOT NULL"
         doctor.sql(f"UPDATE {table} SET {column} = ? WHERE rowid = ({smallest})", value)
     found = violations(folder)
-    assert {wrong.run for wrong in found} == {"marks"}
+    assert {wrong.run for wrong in found if wrong.invariant != "identity"} == {"marks"}
     assert named in {wrong.round for wrong in found}, found
 
 

@@ -84,18 +84,12 @@ def _check_ins_of_many_lost() -> Patches:
 @mutant("left-device-registers-again", "permission", leavers=1)
 def _left_device_registers_again() -> Patches:
     """A device that has left is registered again under its id."""
-    register = Identities.register_device
+    register = Identities._registered
 
-    def again(self: Identities, certificate: Certificate, **about: Any) -> DeviceRow:
-        row = self._store.device(certificate.id)
-        if row is None or row.left_at is None:
-            return register(self, certificate, **about)
-        with self._store.transaction() as tx:
-            tx.certify_device(certificate.id, certificate.key_id.hex(), certificate.encoded.hex())
-        self.forget_cached()
-        return self._stored(self._store.device(certificate.id))
+    def again(self: Identities, one: Any, before: DeviceRow | None, holder: str) -> DeviceRow:
+        return register(self, one, None if before is None else replace(before, left_at=None), holder)
 
-    return [(Identities, "register_device", again)]
+    return [(Identities, "_registered", again)]
 
 
 @mutant("left-device-waits-on", "draw", leavers=1)

@@ -1,9 +1,8 @@
 // What the API says of the runs that are compared. A run is asked for again when it has moved; a few at a time.
 import { useRef } from "react";
-import { get } from "../api/client";
 import type { RunView } from "../api/types";
 import { type Resource, useResource } from "../live/context";
-import { roundsOf, useSlowly } from "../useRun";
+import { metricsOf, roundsOf, useSlowly } from "../useRun";
 import type { Compared } from "./lines";
 
 const AT_A_TIME = 3;
@@ -21,7 +20,7 @@ export function useCompared(runs: readonly RunView[]): Resource<Compared[]> {
       if (before?.state === state) return { ...before.found, run };
       const [rounds, metrics] = await Promise.all([
         roundsOf(run.run, before?.found.rounds ?? null, signal),
-        get("/v1/runs/{run}/metrics", { run: run.run }, signal),
+        metricsOf(run.run, signal),
       ]);
       const found = { run, rounds, metrics };
       kept.current.set(run.run, { state, found });

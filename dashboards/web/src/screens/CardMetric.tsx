@@ -1,12 +1,11 @@
 // On the card of a run whether it learns: the newest value of its metric, and how it came there.
-import { get } from "../api/client";
 import type { MetricView, RunView } from "../api/types";
 import { Spark } from "../components/Spark";
 import { curves, firstMetric, trend } from "../curves";
 import { metric } from "../format";
 import { useResource } from "../live/context";
 import { trendInWords } from "../trend";
-import { useSlowly } from "../useRun";
+import { metricsOf, useSlowly } from "../useRun";
 
 /** Many people have many cards before them: this is how seldom each asks. */
 const FOLLOWED_MS = 30_000;
@@ -15,7 +14,7 @@ const POINTS = 100;
 /** What evaluators say; of a run without one there is nothing to show here. */
 export function CardMetric({ run }: { run: RunView }) {
   const seq = useSlowly(run.seq, FOLLOWED_MS);
-  const { data } = useResource<MetricView[]>(`${run.run} ${seq}`, (signal) => get("/v1/runs/{run}/metrics", { run: run.run }, signal));
+  const { data } = useResource<MetricView[]>(`${run.run} ${seq}`, (signal) => metricsOf(run.run, signal));
   const planned = (run.plan as { finish?: { metric?: unknown } }).finish?.metric;
   // By version: every checkpoint is one of a round, and only their order is shown.
   const found = curves(versions(data ?? []), data ?? []);

@@ -1,5 +1,5 @@
 // The line of a run's checkpoints: each with its digest, its parent, its metrics, and its bytes to download.
-import { address, get } from "../api/client";
+import { address } from "../api/client";
 import type { CheckpointView, RunView } from "../api/types";
 import { EmptyState, Panel, Problem } from "../components/parts";
 import { Table } from "../components/Table";
@@ -8,13 +8,13 @@ import { useResource, useSession } from "../live/context";
 import { mayStart } from "../roles";
 import { startPath } from "../route";
 import { useNow } from "../useNow";
-import { useMetrics, useRounds } from "../useRun";
+import { lineOf, useMetrics, useRounds } from "../useRun";
 
 export function Checkpoints({ run }: { run: RunView }) {
   const now = useNow();
   const { me } = useSession();
   const starts = mayStart(me);
-  const line = useResource<CheckpointView[]>(`${run.run} ${run.version}`, (signal) => get("/v1/runs/{run}/checkpoints", { run: run.run }, signal));
+  const line = useResource<CheckpointView[]>(`${run.run} ${run.version}`, (signal, before) => lineOf(run.run, before, signal));
   const metrics = useMetrics(run);
   const rounds = useRounds(run);
   const reports = new Map((rounds.data ?? []).map((round) => [round.round, round.funnel.reported]));

@@ -1,12 +1,13 @@
 // What a new run starts from: a checkpoint of a run that is here, or a file.
 import { type ChangeEvent, useEffect, useId, useState } from "react";
-import { get, put, Refusal } from "../api/client";
+import { put, Refusal } from "../api/client";
 import type { CheckpointView } from "../api/types";
 import { Command, Panel, Problem } from "../components/parts";
 import { bytes, short } from "../format";
 import { useLive, useResource, useSession } from "../live/context";
 import { inOrder } from "../live/state";
 import type { Start } from "../route";
+import { lineOf } from "../useRun";
 
 /** A checkpoint that the coordinator has. */
 export interface Initial {
@@ -78,7 +79,7 @@ interface VersionProps {
 }
 
 function Version({ run, newest, wanted, onInitial }: VersionProps) {
-  const line = useResource<CheckpointView[]>(`${run} ${newest}`, (signal) => get("/v1/runs/{run}/checkpoints", { run }, signal));
+  const line = useResource<CheckpointView[]>(`${run} ${newest}`, (signal) => lineOf(run, null, signal));
   const [version, setVersion] = useState<number | null>(wanted);
   const found = line.data ?? [];
   const shown = found.find((one) => one.version === (version ?? found.at(-1)?.version));

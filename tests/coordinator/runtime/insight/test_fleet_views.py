@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from client_sdk.protocol.devices import CheckIn, DeviceFacts, Registered
+from client_sdk.protocol.devices import CheckIn, DeviceFacts
 from client_sdk.protocol.insight import CertificateView, DeviceDetail
 from client_sdk.protocol.operators import DeviceView
 from coordinator.runtime.insight import fleet_views
@@ -371,11 +371,12 @@ def test_nobody_is_shown_how_many_examples_a_device_has_but_their_power_of_two(s
     """In lists, pages of a device, the audit and the log of its rounds; the coordinator itself keeps what it said."""
     world = World(0)
     certificate = world.authority.certificate(key_of("a device"), at=world.clock.at)
-    row = world.coordinator.identities.register_device(certificate, examples=says)
+    row = world.coordinator.identities.register_device(certificate, examples=says)()
     fleet = world.coordinator.insight.fleet
     assert row.examples_cap == says
     assert [view.examples_cap for view in (*fleet.devices(), fleet.device(row.device).device)] == [people_see] * 2
-    assert Registered(device=row.device, examples_cap=says).rounded_cap == people_see
+    (audited,) = [row.detail for _, row in world.store.audit_of_all(0, 9) if row.action == "device.register done"]
+    assert audited == f"device={row.device} rounded_cap={people_see}"
 
 
 def test_the_log_of_a_plain_run_shows_sizes_rounded_up() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from coordinator.runtime.group_commit import LONGEST_PAUSE_S, PAUSES, GroupCommit
+from coordinator.group_commit import LONGEST_PAUSE_S, PAUSES, GroupCommit
 from coordinator.store import MemoryStore
 from tests.coordinator.runtime.fragile import FragileStore, Points
 from tests.coordinator.world import World

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -127,3 +128,13 @@ class GroupCommit(Generic[T, R]):
     def pause_s(self, took_s: float) -> float:
         """Seconds for which answers are gathered after a transaction that took so long."""
         return min(LONGEST_PAUSE_S, self._pauses * took_s)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCommit(Generic[T]):
+    """An answer that acknowledges what is queued for a transaction and not durable yet."""
+
+    commits: GroupCommit[Any, Any]
+    """In which it is queued, and which decides when its transaction begins."""
+    settle: Callable[[], T]
+    """Makes durable what is queued, unless that is done; returns the answer or raises ProblemError."""
