@@ -1,5 +1,5 @@
-"""Repeats a draw from what the log has of the tree of who waited: its count, its sum of examples, its root, and the part
-of it around those who were drawn. Written from ``docs/selection.md``: neither the tree nor the draw is the engine's.
+"""Repeats a draw from what the log has of the tree of who waited: its count, its sum of examples, its root, and that
+part of it around those who were drawn. Written from ``docs/selection.md``: the tree and the draw are not the engine's.
 
 The part is a leaf ``[device, examples]``, a subtree that is not shown ``[count, sum, hash]``, or a fork of two parts.
 """
