@@ -99,7 +99,7 @@ class _Draw:
         """Looks at the pool, and writes the blob."""
         state, now = self._log.state, self._core.clock.now()
         try:
-            self._before = self._look(self._core.store, state, now, stays=True)
+            self._before = self._look(self._core.store, state, now)
         except _Moved:
             return
         if self._before is not None and self._before.drawn_from is not None:
@@ -134,16 +134,14 @@ class _Draw:
             return None
         return replace(drawn, cohort=look.cohort, pool=self._digest, examples=look.examples, root=look.root)
 
-    def _look(
-        self, reader: Reader, state: RunState, now: float, *, stays: bool = False, whole: bool = False
-    ) -> _Look | None:
-        """None: there is nothing to be drawn, or not yet. ``stays``, ``whole``: see ``WaitingPool``."""
+    def _look(self, reader: Reader, state: RunState, now: float, *, whole: bool = False) -> _Look | None:
+        """None: there is nothing to be drawn, or not yet. ``whole``: all of the pool is read anew."""
         if state.round is None or not (free := kind_of(state.round).free(state)):
             return None
         seed = self._log.row.selection_seed + len(state.round.pools)
         why = unspendable(reader, state)
         if self._choice.ranked:
-            return self._of_tree(reader, state, now, why, (seed, state.round_number, free), stays, whole)
+            return self._of_tree(reader, state, now, why, (seed, state.round_number, free), whole)
         return self._of_list(reader, state, now, why, (seed, state.round_number, free))
 
     def _of_list(
@@ -178,13 +176,12 @@ class _Draw:
         now: float,
         why: dict[str, Why],
         which: tuple[int, int, int],
-        stays: bool,
         whole: bool,
     ) -> _Look | None:
         fleet, pool, (seed, number, free) = self._fleet, self._fleet.pool, which
         done = fleet.done(state)
         out = {*fleet.left_out(reader, state, None, why), *done, *_without_place(state)}
-        with pool.standing(pool.read(reader, whole=whole), now, stays=stays) as stands:
+        with pool.held(pool.read(reader, whole=whole), now) as stands:
             if not stands:
                 raise _Moved
             found = fleet.in_tree(state, out)

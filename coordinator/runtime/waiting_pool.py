@@ -4,12 +4,9 @@ A draw reads what has changed in the pool since the last one, and no more: the s
 replicas, in the order in which they were committed (``Transaction.hold_pool``). The first draw of a process reads the
 whole pool, and so does one that comes after more changes than are stored; the first draw of a run makes its tree.
 
-::
-
-    reading    what a store, or a transaction, has that this pool lacks: read without a lock, since who holds a
-               transaction waits for this pool, and never the other way round
-    standing   the pool with it. After a reading outside a transaction it stays so; what a transaction reads may be
-               rolled back with it, so its draw stands on the pool with these changes, which are then undone
+What is read stays. A transaction that draws may read too, since it reads before it writes: what it has read is
+committed, whatever becomes of it. Nothing is read while the lock is held: who holds a transaction waits for this pool,
+so nobody who has this pool may wait for a transaction.
 
 Of the rows of the pool some are not free: a device that checked in while it was drawn, with whose claim no change of
 the pool ends. Those few are read again each time. Time ends places too: it follows the clock, also where that falls.
@@ -43,7 +40,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Rows of the pool as they were read."""
+    """What a store, or a transaction, has of the pool that is not in memory yet."""
 
     after: int
     """The change after which was read; -1: all."""
@@ -111,31 +108,20 @@ class WaitingPool:
         return Reading(after, end, rows, devices, reader.claimed([row[0] for row in rows]) if rows else ())
 
     @contextmanager
-    def standing(self, reading: Reading, now: float, *, stays: bool) -> Iterator[bool]:
-        """Holds the pool as of this reading and time; ``stays``: afterwards too. It gives False where that cannot be:
-        another thread has found that all is to be read again, or this one has, since the clock fell far."""
+    def held(self, reading: Reading, now: float) -> Iterator[bool]:
+        """Holds the pool as of this reading and time. It gives False where that cannot be: another thread has found
+        that all is to be read again, or this one has, since the clock fell far."""
         with self._lock:
-            undo, before, whole = dict[str, Place | None](), set(self._claimed), reading.after < 0
-            if not whole and not reading.after <= self._end:
+            if reading.after < 0:
+                if self._end < reading.end or self._end < 0:
+                    self._begin(reading)
+            elif reading.after > self._end:
                 yield False
                 return
-            if not stays or self._end < reading.end:
-                if whole:
-                    self._begin(reading)
-                else:
-                    undo = self._take(reading)
-            if stays:
-                self._end = max(self._end, reading.end)
-            try:
-                self._pass(now)
-                yield self._end >= 0
-            finally:
-                if not stays:
-                    for device, place in undo.items():
-                        self._set(device, place)
-                    self._claimed = before
-                    if whole:
-                        self._end = -1
+            elif self._end <= reading.end:
+                self._take(reading)
+            self._pass(now)
+            yield self._end >= 0
 
     def eligible(
         self,
@@ -216,17 +202,15 @@ class WaitingPool:
             one.tree, one.changed = PoolTree(), set(self._places)
         self._end = reading.end
 
-    def _take(self, reading: Reading) -> dict[str, Place | None]:
-        """Takes what has changed. Returns what was before."""
+    def _take(self, reading: Reading) -> None:
+        """Takes what has changed."""
         rows = {row[0]: Place(*row[1:]) for row in reading.rows}
-        before = dict[str, Place | None]()
         for device in reading.devices:
-            before[device] = self._places.get(device)
             free = device not in reading.claimed
             self._expired.pop(device, None)
             self._set(device, rows.get(device) if free else None)
             (self._claimed.discard if free else self._claimed.add)(device)
-        return before
+        self._end = reading.end
 
     def _set(self, device: str, place: Place | None) -> None:
         before = self._places.get(device)

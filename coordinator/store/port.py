@@ -630,7 +630,9 @@ class Transaction(Reader, InsightWriter, FlowerWriter, LedgerWriter):
         enough = self._first_pool_change() + 2 * KEPT_CHANGES
         if self._values(PoolChangeRow, "number", {"number >": enough}, limit=1):
             self._delete(PoolChangeRow, {"number <": self.last_pool_change() - KEPT_CHANGES})
-        return self._delete(WaitingRow, {"expires <=": now})
+        expired = [device for (device,) in self._values(WaitingRow, "device", {"expires <=": now})]
+        self._note_pool_changes(expired)  # by the clock of one replica; others may be behind
+        return self._delete(WaitingRow, {"device in": expired, "expires <=": now})
 
     def put_claims(self, claims: Iterable[ClaimRow]) -> None:
         """Inserts claims and removes their devices from the pool. Conflict when a device has a claim already."""
