@@ -23,13 +23,15 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from struct import Struct
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 Shown = list[Any]
 """Part of a tree: ``[device, examples]`` of a leaf that is shown, ``[count, sum, hash]`` of a subtree that is not, and
 ``[0, 1]`` of a fork."""
-_MOST, _FEW = 32, 8
+_LEAF, _FORK = Struct(">BQ"), Struct(">BQQ")
+_MOST, _FEW = 16, 6
 """At more devices a list becomes a fork; at fewer, two lists become one."""
 
 
@@ -259,17 +261,13 @@ def _parted(leaves: _Leaves) -> _Fork:
     return _Fork(at, left, right)
 
 
-def _numbers(*values: int) -> bytes:
-    return b"".join(value.to_bytes(8, "big") for value in values)
-
-
 def _hashed_leaf(device: str, examples: int) -> _Hashed:
-    return 1, weight_of(examples), hashlib.sha256(b"\0" + _numbers(examples) + device.encode()).digest()
+    return 1, weight_of(examples), hashlib.sha256(_LEAF.pack(0, examples) + device.encode()).digest()
 
 
 def _hashed_fork(at: int, left: _Hashed, right: _Hashed) -> _Hashed:
     count, total = left[0] + right[0], left[1] + right[1]
-    return count, total, hashlib.sha256(b"\1" + _numbers(count, total) + left[2] + right[2]).digest()
+    return count, total, hashlib.sha256(_FORK.pack(1, count, total) + left[2] + right[2]).digest()
 
 
 def _hash(node: _Node) -> bytes:

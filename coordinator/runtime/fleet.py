@@ -238,7 +238,7 @@ class Fleet:
 
     def counts(self) -> Counts:
         """Waiting devices by offer. Each check-in asks for them."""
-        return Counts(*self._counts.get(lambda: self._store.waiting_by_offer(self._clock.now())))
+        return Counts(*self._counts.get(lambda: self.pool.by_offer(self._store, self._clock.now())))
 
     def count_again(self) -> None:
         """A cohort has left the pool: the next counts are of then."""

@@ -158,9 +158,14 @@ class WaitingPool:
         """Of a device that waits and is free, in a pool that is held."""
         return self._places.get(device)
 
-    def devices(self) -> Collection[str]:
-        """All that wait and are free, likewise."""
-        return self._places.keys()
+    def by_offer(self, reader: Reader, now: float) -> dict[str, int]:
+        """How many devices wait and are free, by what they offer; as far as can be said while another thread reads
+        all of the pool."""
+        for whole in (False, True):
+            with self.held(self.read(reader, whole=whole), now) as stands:
+                if stands or whole:
+                    return {offer: len(devices) for offer, devices in self._by_offer.items()}
+        return {}
 
     def _shared(
         self, run: str, running: Collection[str], named: frozenset[str], wanted: dict[str, int | None]

@@ -124,10 +124,6 @@ _WAITING_AMONG = Query(
         if (row := reader._get(WaitingRow, device)) is not None and row.expires > now and reader.claim(device) is None
     ),
 )
-_WAITING_BY_OFFER = Query(
-    sql=lambda sa, t: sa.select(t.waiting.c.offer, sa.func.count()).where(*_free(sa, t)).group_by(t.waiting.c.offer),
-    python=lambda reader, now: Counter(row.offer for row in reader.waiting(now)).items(),
-)
 _FIND_EVENT = Query(
     sql=lambda sa, t: (
         sa.select(t.events)
@@ -353,10 +349,6 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
     def last_pool_change(self) -> int:
         """The number of the last change of the pool; 0: there was none."""
         return next((int(number) for (number,) in self._values(PoolChangeRow, "number", order="-number", limit=1)), 0)
-
-    def waiting_by_offer(self, now: float) -> dict[str, int]:
-        """Number of unexpired, unclaimed devices in the pool, by offer."""
-        return {str(offer): int(count) for offer, count in self._ask(_WAITING_BY_OFFER, now=now)}
 
     def claim(self, device: str) -> ClaimRow | None:
         return self._get(ClaimRow, device)

@@ -168,8 +168,8 @@ class WaitingRow:
 @table("pool_changes", key="number")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolChangeRow:
-    """A device's row in the pool was written or deleted. Who keeps the pool in memory reads what has changed since; only
-    the last ones are stored."""
+    """A device's row in the pool was written or deleted. Who keeps the pool in memory reads the last of these, since no
+    more are stored."""
 
     number: int = 0
     device: str
