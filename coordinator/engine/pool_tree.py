@@ -214,8 +214,8 @@ def _bit(key: bytes, at: int) -> int:
 def _first_difference(one: bytes, other: bytes) -> int:
     """The first bit in which two ids differ."""
     size = max(len(one), len(other))
-    pair = (int.from_bytes(key.ljust(size, b"\0"), "big") for key in (one, other))
-    return 8 * size - (next(pair) ^ next(pair)).bit_length()
+    left, right = one.ljust(size, b"\0"), other.ljust(size, b"\0")
+    return 8 * size - (int.from_bytes(left, "big") ^ int.from_bytes(right, "big")).bit_length()
 
 
 def _folded(pool: Iterable[tuple[str, int]], leaf: Callable[[str, int], T], fork: Callable[[int, T, T], T]) -> T:

@@ -75,6 +75,7 @@ __all__ = [
     "MarkRow",
     "MessageRow",
     "MetricRow",
+    "PoolChangeRow",
     "Reader",
     "RefusalRow",
     "RoundRow",
