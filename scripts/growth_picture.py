@@ -25,6 +25,7 @@ SUBJECTS = {
     "runs": "the list of runs, by devices",
     "standstill": "the same, nothing kept",
     "draw": "a draw of 300, by waiting devices",
+    "first_draw": "the first one of a process",
     "sum": "16 updates added, by parameters",
 }
 

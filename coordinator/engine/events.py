@@ -140,7 +140,12 @@ class Drawn:
     waiting: int
     """Eligible devices in the pool."""
     pool: str | None = None
-    """Digest of the blob that lists the pool, so that the draw can be repeated."""
+    """Digest of the blob from which the draw can be repeated: the list of the pool, or what its tree shows of who was
+    drawn."""
+    examples: int = 0
+    """The sum of the examples of the devices in the tree, each at least 1. 0: the pool is listed."""
+    root: str = ""
+    """The root of the tree of the devices that were drawn from: see ``engine.pool_tree``. Empty: they are listed."""
     others: str = ""
     """Why waiting devices are not eligible, where too few were: text for the operator, on which nothing depends."""
     unspendable: int = 0

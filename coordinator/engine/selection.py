@@ -8,7 +8,8 @@ on the coordinator: a device that knew it could predict the selection, and influ
 name                       reads beside the size    source
 ========================== ======================== ================================================================
 uniform                    nothing                  Floyd's sampling
-by_examples                nothing                  Efraimidis and Spirakis 2006, doi 10.1016/j.ipl.2005.11.003
+by_examples                nothing                  successive sampling over a tree of sums (Wong and Easton 1980,
+                                                    doi 10.1137/0209009)
 power-of-choice            loss                     Cho, Wang, Joshi 2020, arXiv:2010.01243
 oort                       loss, seconds, selected, Lai et al. 2021, arXiv:2010.06081, algorithm 1
                            last_round
@@ -16,6 +17,10 @@ cyclic                     selected, last_round     each in turn
 fixed                      nothing                  the same devices in each round
 poisson                    nothing                  each device by itself
 ========================== ======================== ================================================================
+
+*uniform* and *by_examples* ask for the devices of some ranks and of some places in the sum of examples. A coordinator
+draws these from a tree that it keeps (``pool_tree``), so a draw costs the cohort and not the pool; the others look at
+each device that waits.
 
 A draw that depends on losses or times is no random sampling. So no privacy accounting may count on amplification by the
 sampling of *power-of-choice*, *oort* or a package's selection that reads them.
@@ -25,17 +30,23 @@ from __future__ import annotations
 
 import math
 import sys
+from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import itemgetter
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from client_sdk.chance import WordStream, above_zero, labelled, sha256_word, unit
 from coordinator.engine.aggregation.parameters import ExtensionError, Parameter, Settings, failures
+from coordinator.engine.pool_tree import PoolTree, weight_of
 from coordinator.engine.secure.suspicion import Suspicion, resting
 
 Pool = Sequence[tuple[str, int]]
 """(device, examples), by device id."""
+Ranked = PoolTree | Sequence[Sequence[Any]]
+"""Who waits, by id: of each rank, (device, examples) and maybe more."""
 Row = Sequence[Any]
 """(device, examples), then what the selection reads, in its order: a line of the stored list of who waits."""
 NONE: Settings = MappingProxyType({})
@@ -124,6 +135,8 @@ class BuiltIn:
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     proportional: bool = False
     """Whether it draws in proportion to examples, so that an equal weight counts a device's size once."""
+    ranked: bool = False
+    """Whether it looks at none but those that it draws, by rank or by place in the sum: it may draw from a tree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,18 +162,25 @@ class Choice:
         ]
 
     @property
+    def ranked(self) -> bool:
+        """Whether it draws from a tree as well as from a list."""
+        return isinstance(self.selection, BuiltIn) and self.selection.ranked
+
+    @property
     def window(self) -> int:
         """Rounds after which the pacer compares; 0: the selection has none, or the plan does not want it."""
         own = isinstance(self.selection, BuiltIn)
         return int(self.settings["window"]) if own and self.settings.get("pace") else 0
 
     def draw(
-        self, rows: Sequence[Row], k: int, *, seed: int, round: int, moved: int = 0, suspicion: Suspicion = NOBODY
+        self, rows: Ranked, k: int, *, seed: int, round: int, moved: int = 0, suspicion: Suspicion = NOBODY
     ) -> list[str]:
-        """The cohort, sorted by id; the same for rows in any order. ``moved``: see ``Pace``. ``suspicion``: who rests
-        in some rounds, while ``k`` others wait. ExtensionError where the selection fails, or gives what is no cohort of
-        ``k`` of these devices."""
+        """The cohort, sorted by id; the same for rows in any order. ``rows``: a tree where the selection is *ranked*,
+        without those who rest. ``moved``: see ``Pace``. ``suspicion``: who rests in some rounds, while ``k`` others
+        wait. ExtensionError where the selection fails, or gives what is no cohort of ``k`` of these devices."""
         reads, settings = self.selection.reads, self.settings
+        if isinstance(rows, PoolTree):
+            return sorted(self.selection.select(cast("Any", rows), k, seed=seed, round=round, settings=settings))
         if suspicion:
             out = resting(suspicion, (row[0] for row in rows), len(rows) - k, seed=seed, round=round)
             rows = [row for row in rows if row[0] not in out]
@@ -194,7 +214,7 @@ class Choice:
         return ""
 
 
-def uniform(pool: Sequence[Row], k: int, *, seed: int, round: int, settings: Settings = NONE) -> list[str]:
+def uniform(pool: Ranked, k: int, *, seed: int, round: int, settings: Settings = NONE) -> list[str]:
     """``k`` devices, each subset alike (Floyd's sampling: k draws, whatever the size of the pool). Sorted by id."""
     n = len(pool)
     draws = WordStream(labelled("selection", seed, round, ""))
@@ -205,14 +225,13 @@ def uniform(pool: Sequence[Row], k: int, *, seed: int, round: int, settings: Set
     return sorted(pool[index][0] for index in chosen)
 
 
-def by_examples(pool: Sequence[Row], k: int, *, seed: int, round: int, settings: Settings = NONE) -> list[str]:
+def by_examples(pool: Ranked, k: int, *, seed: int, round: int, settings: Settings = NONE) -> list[str]:
     """``k`` devices without replacement, the next one always proportional to its examples. Sorted by id.
 
-    Exponential keys: device i gets E_i = -ln(U_i) / n_i and the k smallest are taken, which is successive sampling
-    proportional to n_i (Efraimidis and Spirakis 2006, doi 10.1016/j.ipl.2005.11.003). U_i is a hash of (seed, round,
-    device), so a device's key does not depend on who else waits. Inclusion probabilities are below k n_i / sum n for
-    large devices, hence the unweighted mean of the cohort keeps a bias towards small devices, which vanishes as k / n
-    does: see docs/selection.md.
+    The first is the one at a place in the sum of all examples that is uniform, by a hash of (seed, round); the next one
+    likewise among the devices that are left. Inclusion probabilities are below k n_i / sum n for large devices, hence
+    the unweighted mean of the cohort keeps a bias towards small devices, which vanishes as k / n does: see
+    docs/selection.md.
     """
     return sorted(row[0] for row in _proportional(pool, k, seed, round))
 
@@ -292,8 +311,8 @@ _OORT = {
 }
 SELECTIONS: Mapping[str, BuiltIn] = MappingProxyType(
     {
-        "uniform": BuiltIn(select=uniform),
-        "by_examples": BuiltIn(select=by_examples, proportional=True),
+        "uniform": BuiltIn(select=uniform, ranked=True),
+        "by_examples": BuiltIn(select=by_examples, proportional=True, ranked=True),
         "power-of-choice": BuiltIn(
             select=power_of_choice, reads=("loss",), parameters={"factor": _FACTOR}, proportional=True
         ),
@@ -309,13 +328,74 @@ def _word(purpose: str, seed: int, round: int, device: str) -> int:
     return sha256_word(labelled(purpose, seed, round, device))
 
 
-def _proportional(pool: Sequence[Any], k: int, seed: int, round: int) -> list[Any]:
-    """``k`` rows in proportion to their examples, the first drawn first."""
-    return _by_weight(pool, k, "selection by examples", seed, round, least=1)
+def _proportional(pool: Ranked, k: int, seed: int, round: int) -> list[Any]:
+    """``k`` rows in proportion to their examples, without replacement; the first drawn first."""
+    ordered = pool if isinstance(pool, PoolTree) else _Listed(sorted(pool, key=itemgetter(0)))
+    draws, left = WordStream(labelled("selection by examples", seed, round, "")), ordered.total
+    taken, found = _Taken(), []
+    for _ in range(min(k, len(ordered))):
+        rank, start = ordered.at(taken.place(draws.below(left)))
+        found.append(ordered[rank])
+        weight = weight_of(found[-1][1])
+        taken.add(start, weight)
+        left -= weight
+    return found
+
+
+class _Listed:
+    """Of a list, what a draw asks of a ``PoolTree``."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows = rows
+        self._ends = [*accumulate(weight_of(row[1]) for row in rows)]
+        self.total = self._ends[-1] if rows else 0
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, rank: int) -> Row:
+        return self._rows[rank]
+
+    def at(self, place: int) -> tuple[int, int]:
+        rank = bisect_right(self._ends, place)
+        return rank, self._ends[rank - 1] if rank else 0
+
+
+_BLOCK = 128
+
+
+class _Taken:
+    """The parts of a sum that belong to devices which are drawn already: in blocks, so that the next of n draws passes
+    sqrt(n) of them."""
+
+    def __init__(self) -> None:
+        self._blocks: list[tuple[list[tuple[int, int]], int]] = [([], 0)]
+        """((where it begins, how long it is) of each part, in order; how long they are together)."""
+
+    def add(self, start: int, size: int) -> None:
+        number = next((at for at, (parts, _) in enumerate(self._blocks) if parts and parts[-1][0] > start), -1)
+        parts, _ = self._blocks[number]
+        insort(parts, (start, size))
+        halves = (parts[:_BLOCK], parts[_BLOCK:]) if len(parts) > 2 * _BLOCK else (parts,)
+        number %= len(self._blocks)
+        self._blocks[number : number + 1] = [(half, sum(size for _, size in half)) for half in halves]
+
+    def place(self, place: int) -> int:
+        """Where a place in what is left is in the whole sum."""
+        for parts, length in self._blocks:
+            if parts and place + length - parts[-1][1] >= parts[-1][0]:
+                place += length
+                continue
+            for start, size in parts:
+                if place < start:
+                    return place
+                place += size
+        return place
 
 
 def _by_weight(pool: Sequence[Any], k: int, purpose: str, seed: int, round: int, least: float = 1e-12) -> list[Any]:
-    """``k`` rows in proportion to their second value, or ``least``, without replacement; the first drawn first."""
+    """``k`` rows in proportion to their second value, or ``least``, without replacement; the first drawn first: by
+    exponential keys (Efraimidis and Spirakis 2006, doi 10.1016/j.ipl.2005.11.003)."""
 
     def key(row: Row) -> tuple[float, str]:
         return -math.log(above_zero(_word(purpose, seed, round, row[0]))) / max(least, row[1]), row[0]

@@ -1,14 +1,14 @@
 """The fleet: which devices wait, and why others get no work. All runs share the waiting devices.
 
 Check-ins that arrive together are written in one transaction, each with what the device said of itself, so that every
-replica can say why a device fits no run. Cohorts are drawn in ``actions``.
+replica can say why a device fits no run. Cohorts are drawn in ``drawing``.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
@@ -24,6 +24,7 @@ from coordinator.runtime.core import Core
 from coordinator.runtime.marks import Why, helped_by_another_model, unspendable
 from coordinator.runtime.privacy_ledgers import kept_out
 from coordinator.runtime.shared_identities import FORGOTTEN_S, Processes
+from coordinator.runtime.waiting_pool import Eligible
 from coordinator.store.port import DeviceRow, Json, Reader, StoreError, WaitingRow
 
 _HELD_WAIT_S = (0.0, 1.0)
@@ -62,7 +63,8 @@ class Counts(NamedTuple):
 class Fleet:
     def __init__(self, core: Core) -> None:
         self._store, self._clock, self._signals, self._settings = core.store, core.clock, core.signals, core.settings
-        self._processes = core.process.processes
+        self._processes, self._logs = core.process.processes, core.process.logs
+        self.pool = core.process.pool
         self._counts: CostlyValue[dict[str, int]] = CostlyValue(core.clock)
         self._shared: CostlyValue[list[str]] = CostlyValue(core.clock)
         self.arrivals: GroupCommit[_Arrival, None] = GroupCommit(self._write_arrivals, pauses=0)
@@ -192,13 +194,31 @@ class Fleet:
 
     def waiting(self, reader: Reader, state: RunState, now: float) -> list[tuple[str, int]]:
         """Returns (device, examples) of the waiting devices that the run may select now, by device id."""
-        rows = reader.waiting(now)
-        return self.eligible(state, rows, self.left_out(reader, state, rows))
+        rows, why = reader.waiting(now), unspendable(reader, state)
+        return self.eligible(state, rows, self.left_out(reader, state, [row.device for row in rows], why))
 
-    def left_out(self, reader: Reader, state: RunState, rows: Iterable[WaitingRow]) -> Collection[str]:
+    def left_out(
+        self, reader: Reader, state: RunState, devices: Collection[str] | None, why: Mapping[str, Why]
+    ) -> Collection[str]:
         """The devices, among these at least, that may not work for the run now: on its checkpoint, or by its privacy
-        ledger."""
-        return unspendable(reader, state).keys() | kept_out(reader, state, [row.device for row in rows]).keys()
+        ledger. ``devices``: None: of all; ``why``: who is unspendable."""
+        return why.keys() | kept_out(reader, state, devices).keys()
+
+    def done(self, state: RunState) -> set[str]:
+        """The devices that have taken part as often as the plan allows, or so lately."""
+        found = {device for device in state.participation if state.has_done_all(device)}
+        return found.union(device for device in state.counted_at if state.rests(device))
+
+    def in_tree(self, state: RunState, without: set[str]) -> Eligible:
+        """The waiting devices that may work for the run, but for these, in a pool that is held."""
+
+        def fewest(offer: str) -> int | None:
+            return _fewest(state, offer)
+
+        running = {log.run for log in [*self._logs.values()] if log.state.status == "running"}
+        return self.pool.eligible(
+            state.run, {*running, state.run}, frozenset(state.plan.cohort.devices), fewest, without
+        )
 
     def eligible(self, state: RunState, rows: Iterable[WaitingRow], without: Container[str]) -> list[tuple[str, int]]:
         """Returns (device, examples) of the devices that may work for the run, by device id. ``without``: devices that
@@ -207,8 +227,7 @@ class Fleet:
         chosen, named = [], frozenset(state.plan.cohort.devices)
         for row in rows:
             if row.offer not in least:
-                unfit = _unfit(state, row.offer) is not None
-                least[row.offer] = None if unfit else fewest_examples(state.plan, row.offer)
+                least[row.offer] = _fewest(state, row.offer)
             wanted = least[row.offer]
             if wanted is None or (named and row.device not in named):
                 continue
@@ -219,7 +238,7 @@ class Fleet:
 
     def counts(self) -> Counts:
         """Waiting devices by offer. Each check-in asks for them."""
-        return Counts(*self._counts.get(lambda: self._store.waiting_by_offer(self._clock.now())))
+        return Counts(*self._counts.get(lambda: self.pool.by_offer(self._store, self._clock.now())))
 
     def count_again(self) -> None:
         """A cohort has left the pool: the next counts are of then."""
@@ -322,6 +341,11 @@ def _unfit(state: RunState, offer: str) -> str | None:
     plan = state.plan
     against = reason_against(plan.task, offer, state.terms, plan.half, plan.privacy_terms)
     return against or withstands_too_few(plan, offer) or rests(state.run, state.version, offer)
+
+
+def _fewest(state: RunState, offer: str) -> int | None:
+    """Returns how many examples a device with this offer must have to work for the run; None: it may not."""
+    return None if _unfit(state, offer) is not None else fewest_examples(state.plan, offer)
 
 
 def _unnamed(named: Collection[str], device: str) -> str | None:

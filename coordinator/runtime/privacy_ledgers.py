@@ -42,8 +42,9 @@ def budget(reader: Reader, plan: Plan, privacy: Privacy, run: str) -> float:
     return 0.0 if row is None else rho_for(row.epsilon, row.delta)
 
 
-def kept_out(reader: Reader, state: RunState, devices: Collection[str]) -> dict[str, str]:
-    """Those of these devices that no round of this run may have, each with the reason in a sentence."""
+def kept_out(reader: Reader, state: RunState, devices: Collection[str] | None) -> dict[str, str]:
+    """Those of these devices that no round of this run may have, each with the reason in a sentence. None: of all that
+    have lost something, and where nobody may take part, of all in the pool."""
     privacy = state.plan.privacy
     if privacy is None:
         return {}
@@ -60,9 +61,10 @@ def kept_out(reader: Reader, state: RunState, devices: Collection[str]) -> dict[
                 f"{ledger} --spent-in OTHER' ('quorate privacy ledger show' lists all)"
             )
     if cost > most:
+        devices = [str(row[0]) for row in reader.places()] if devices is None else devices
         return found | dict.fromkeys(devices, f"one round costs more than the ledger {ledger} allows in all")
     why = f"it has no room for another round in the ledger {ledger}"
-    return found | {device: why for device in devices if spent[device] + cost > most}
+    return found | {device: why for device in (spent if devices is None else devices) if spent[device] + cost > most}
 
 
 def is_debited(reader: Reader, state: RunState, counted: Iterable[fx.Contribution]) -> bool:

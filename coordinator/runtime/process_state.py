@@ -36,6 +36,7 @@ from coordinator.runtime.run_errors import RunErrors
 from coordinator.runtime.run_log import RunLog
 from coordinator.runtime.shared_identities import Processes
 from coordinator.runtime.signals import Signals, secure_key
+from coordinator.runtime.waiting_pool import WaitingPool
 from coordinator.store.port import DeviceRow, ListRow, Reader, RoundRow, Store, StoreError, WorkerRow
 
 ROW_S = 5.0
@@ -370,6 +371,8 @@ class ProcessState:
         self.processes: OrderedDict[str, Processes] = OrderedDict()
         """By which processes devices check in, for the answers to them. Each check-in reads its row, and replaces
         this."""
+        self.pool = WaitingPool()
+        """Who waits, and the trees from which cohorts are drawn. Each draw reads in its transaction what is new."""
         self.clocks = RunClocks()
         """By which clock a run's times are. Never changes once it is known."""
         self.checkpoints: set[str] = set()

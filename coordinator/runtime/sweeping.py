@@ -63,14 +63,14 @@ def delete_unnamed(core: Core, digests: Iterable[str]) -> int:
 
 
 def _is_of_an_attempt(core: Core, digest: str) -> bool:
-    """Whether the blob is no file of tensors, and no list of devices."""
+    """Whether the blob is no file of tensors, and no list or tree of devices."""
     try:
         with core.blobs.open(digest) as file:
             head = file.read(9)
     except Gone:
         return False
     tensors = len(head) == 9 and head[8:] == b"{" and int.from_bytes(head[:8], "little") <= HEADER_LIMIT
-    return not tensors and not head.startswith((b"[[", b"[]"))
+    return not tensors and not head.startswith((b"[[", b"[]", b'{"tree"'))
 
 
 def _of_run(core: Core, run: str) -> set[str | None]:

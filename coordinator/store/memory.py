@@ -442,6 +442,9 @@ class MemoryTransaction(MemoryWrites, Transaction):
     def hold_privacy_ledgers(self) -> None:
         """All transactions exclude each other."""
 
+    def hold_pool(self) -> None:
+        """Likewise."""
+
 
 class MemoryStore(MemoryReads, Store):
     """The Store port in memory. ``lock_timeout_s``: to wait for another one; ``audit_signer``: as in ``open_store``."""

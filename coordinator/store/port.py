@@ -43,6 +43,7 @@ from coordinator.store.rows import (
     MarkRow,
     MessageRow,
     MetricRow,
+    PoolChangeRow,
     RefusalRow,
     RoundRow,
     RunNameRow,
@@ -74,6 +75,7 @@ __all__ = [
     "MarkRow",
     "MessageRow",
     "MetricRow",
+    "PoolChangeRow",
     "Reader",
     "RefusalRow",
     "RoundRow",
@@ -90,6 +92,9 @@ __all__ = [
 RUN_ROUND = 0
 """The round of messages that are the run's, until it ends."""
 STEP_BYTES = 4
+KEPT_CHANGES = 50_000
+"""At least so many of the last changes of the pool are stored, and mostly not more than twice as many."""
+_MOST_CHANGES = 4 * KEPT_CHANGES
 TERMINAL = ("committed", "abandoned")
 """The statuses of a round that has ended. The store refuses to change them."""
 
@@ -119,10 +124,6 @@ _WAITING_AMONG = Query(
         for device in sorted(devices)
         if (row := reader._get(WaitingRow, device)) is not None and row.expires > now and reader.claim(device) is None
     ),
-)
-_WAITING_BY_OFFER = Query(
-    sql=lambda sa, t: sa.select(t.waiting.c.offer, sa.func.count()).where(*_free(sa, t)).group_by(t.waiting.c.offer),
-    python=lambda reader, now: Counter(row.offer for row in reader.waiting(now)).items(),
 )
 _FIND_EVENT = Query(
     sql=lambda sa, t: (
@@ -329,9 +330,30 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
             return self._ask(_WAITING, WaitingRow, now=now)
         return self._ask(_WAITING_AMONG, WaitingRow, now=now, devices=list(among))
 
-    def waiting_by_offer(self, now: float) -> dict[str, int]:
-        """Number of unexpired, unclaimed devices in the pool, by offer."""
-        return {str(offer): int(count) for offer, count in self._ask(_WAITING_BY_OFFER, now=now)}
+    def places(self, among: Collection[str] | None = None) -> Sequence[Sequence[Any]]:
+        """(device, examples, offer, expires) of the rows of the pool, of these devices or of all, also of those that
+        have expired or are claimed."""
+        return self._values(WaitingRow, "device examples offer expires", _among(among))
+
+    def claimed(self, among: Collection[str] | None = None) -> set[str]:
+        """Which devices, of these or of all, have a claim."""
+        return {device for (device,) in self._values(ClaimRow, "device", _among(among))}
+
+    def pool_changes(self, after: int) -> tuple[int, list[str]] | None:
+        """The number of the last change of the pool, and the devices of those after this one; None: some of these are
+        stored no more. Who reads rows of the pool after that has these changes in them, or later ones."""
+        first = self._first_pool_change()
+        found = self._all(PoolChangeRow, {"number >": after}, limit=_MOST_CHANGES)
+        if first > after + 1 or len(found) == _MOST_CHANGES:
+            return None
+        return (found[-1].number if found else after), [row.device for row in found]
+
+    def _first_pool_change(self) -> int:
+        return next((int(number) for (number,) in self._values(PoolChangeRow, "number", limit=1)), 0)
+
+    def last_pool_change(self) -> int:
+        """The number of the last change of the pool; 0: there was none."""
+        return next((int(number) for (number,) in self._values(PoolChangeRow, "number", order="-number", limit=1)), 0)
 
     def claim(self, device: str) -> ClaimRow | None:
         return self._get(ClaimRow, device)
@@ -444,6 +466,10 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
         return [content[STEP_BYTES:] for content in sorted(row.content for row in found)]
 
 
+def _among(devices: Collection[str] | None) -> dict[str, object]:
+    return {} if devices is None else {"device in": list(devices)}
+
+
 def _still_open(old: Any, new: Any) -> Any:
     """Whether a round may be replaced: it has not ended, or its status stays."""
     return (old.status == "open") | (old.status == new.status)
@@ -529,9 +555,9 @@ class Transaction(Reader, InsightWriter, FlowerWriter, LedgerWriter):
     def forget_device(self, device: str, at: float) -> None:
         """Removes the device's key, certificate, label and node id, takes the device out of the pool, and notes when it
         left: an earlier time stays. StoreError when the device is unknown."""
+        self.drop_waiting([device])
         self._set(DeviceRow, "device", device, key_id=None, certificate="", label="", facts={}, node=None)
         self._update(DeviceRow, {"device": device, "left_at": None}, left_at=at)
-        self.drop_waiting([device])
 
     def seen(self, devices: Mapping[str, Json], at: float) -> None:
         """Sets when these devices last checked in, and what they said of themselves. Unknown ids are ignored."""
@@ -590,24 +616,45 @@ class Transaction(Reader, InsightWriter, FlowerWriter, LedgerWriter):
 
     def put_waiting(self, rows: Iterable[WaitingRow]) -> None:
         """Inserts or replaces; an existing row keeps its ``since``."""
-        self._put(rows, keep=["since"])
+        found = list(rows)
+        self._note_pool_changes([row.device for row in found])
+        self._put(found, keep=["since"])
 
     def drop_waiting(self, devices: Iterable[str]) -> None:
-        self._delete(WaitingRow, {"device in": list(devices)})
+        found = list(devices)
+        self._note_pool_changes(found)
+        self._delete(WaitingRow, {"device in": found})
 
     def drop_hold(self, device: str, expires: float) -> None:
         """Removes the device from the pool, unless another check-in than the one that expires then is in it."""
+        self._note_pool_changes([device])
         self._delete(WaitingRow, {"device": device, "expires": expires})
 
     def expire_waiting(self, now: float) -> int:
-        """Deletes expired rows of the pool and returns their number."""
-        return self._delete(WaitingRow, {"expires <=": now})
+        """Deletes expired rows of the pool and returns their number. Old changes of the pool are deleted too."""
+        enough = self._first_pool_change() + 2 * KEPT_CHANGES
+        if self._values(PoolChangeRow, "number", {"number >": enough}, limit=1):
+            self._delete(PoolChangeRow, {"number <": self.last_pool_change() - KEPT_CHANGES})
+        expired = [device for (device,) in self._values(WaitingRow, "device", {"expires <=": now})]
+        self._note_pool_changes(expired)  # by the clock of one replica; others may be behind
+        return self._delete(WaitingRow, {"device in": expired, "expires <=": now})
 
     def put_claims(self, claims: Iterable[ClaimRow]) -> None:
         """Inserts claims and removes their devices from the pool. Conflict when a device has a claim already."""
         rows = list(claims)
-        self._insert(rows)
         self.drop_waiting([row.device for row in rows])
+        self._insert(rows)
+
+    @abstractmethod
+    def hold_pool(self) -> None:
+        """Lets other transactions that change the pool wait until this one ends, so that the numbers of the changes are
+        in the order in which they are committed. It is taken before rows of the pool, of claims or of devices are
+        locked, and after a run's lock."""
+
+    def _note_pool_changes(self, devices: Collection[str]) -> None:
+        if devices:
+            self.hold_pool()
+            self._insert([PoolChangeRow(device=device) for device in devices])
 
     def drop_claims(self, run: str, round: int, devices: Iterable[str] | None = None) -> None:
         """Deletes the claims of this round: all, or those of ``devices``. Claims of other rounds stay."""

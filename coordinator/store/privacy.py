@@ -85,8 +85,10 @@ class LedgerReader(Reads):
     def privacy_debit(self, ledger: str, run: str, round: int, counted: str) -> DebitRow | None:
         return self._get(DebitRow, ledger, run, round, counted)
 
-    def privacy_spending(self, devices: Collection[str]) -> list[SpendingRow]:
-        """What these devices have lost, in each ledger and run."""
+    def privacy_spending(self, devices: Collection[str] | None) -> list[SpendingRow]:
+        """What these devices, or all, have lost, in each ledger and run."""
+        if devices is None:
+            return self._all(SpendingRow)
         return self._all(SpendingRow, {"device in": list(devices)}) if devices else []
 
     def privacy_spending_in(self, ledger: str) -> list[SpendingRow]:

@@ -165,6 +165,16 @@ class WaitingRow:
     """When the check-in ends. It tells one check-in of the device from another: see ``drop_hold``."""
 
 
+@table("pool_changes", key="number")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolChangeRow:
+    """A device's row in the pool was written or deleted. Who keeps the pool in memory reads the last of these, since no
+    more are stored."""
+
+    number: int = 0
+    device: str
+
+
 @table("claims", key="device", parents={"device": "devices", "run": "runs"}, indexes=["run round"])
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRow:

@@ -47,6 +47,7 @@ Values = Mapping[str, object]
 
 _SQLITE = sqlite.dialect(paramstyle="named")
 _HOLD_LEDGERS = text(f"SELECT pg_advisory_xact_lock({0x6C_65_64_67_65_72})")
+_HOLD_POOL = text(f"SELECT pg_advisory_xact_lock({0x70_6F_6F_6C})")
 _STATEMENTS = 1024
 """The most statements that stay compiled; the store has some two hundred."""
 _LIST = 500
@@ -472,6 +473,11 @@ class SqlTransaction(SqlWrites, Transaction):
         """Writing transactions of SQLite exclude each other."""
         if self._dialect == "postgresql":
             self._read(_HOLD_LEDGERS, {})
+
+    def hold_pool(self) -> None:
+        """Likewise."""
+        if self._dialect == "postgresql":
+            self._read(_HOLD_POOL, {})
 
 
 class _OneConnection(SqlReads, Reader):

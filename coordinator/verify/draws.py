@@ -1,5 +1,6 @@
-"""Repeats each draw of a cohort from the list of who waited, the run's selection seed and the round; and holds what the
-list says of devices, where the plan's selection reads it, against the reports and draws before it in the log.
+"""Repeats each draw of a cohort from the tree or the list of who waited, the run's selection seed and the round; and
+holds what a list says of devices, where the plan's selection reads it, against the reports and draws before it in the
+log. Draws from a tree are repeated by code of this room (``drawn_tree``), those from a list by the plan's selection.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from coordinator.blobs import BlobError
 from coordinator.engine import events as ev
 from coordinator.engine.aggregation.parameters import ExtensionError
 from coordinator.engine.plan import Plan
-from coordinator.engine.secure.suspicion import Suspicion
+from coordinator.engine.secure.suspicion import Suspicion, resting
 from coordinator.engine.selection import Choice, Known, Pace
 from coordinator.folding.refold import Readable
+from coordinator.verify.drawn_tree import against_tree, part_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,8 @@ class DrawnCohort:
     pool: str | None
     waiting: int
     cohort: tuple[tuple[str, int], ...]
+    examples: int = 0
+    root: str = ""
     before: int = 0
     """Draws of the same buffered round before it: each has a seed of its own."""
     suspicion: Suspicion = field(default_factory=dict)
@@ -48,8 +52,8 @@ class Draws:
             last, before = self.all[-1] if self.all else None, 0
             if self._plan.buffered is not None and last is not None and last.round == event.round:
                 before = last.before + 1
-            drawn = DrawnCohort(event.round, event.pool, event.waiting, event.cohort, before, suspicion)
-            self.all.append(drawn)
+            said = event.round, event.pool, event.waiting, event.cohort, event.examples, event.root
+            self.all.append(DrawnCohort(*said, before, suspicion))
             self._heard.append({})
             self._at = event.at
         elif isinstance(event, ev.Reported) and self._plan.cohort.remembers:
@@ -89,8 +93,13 @@ def against_draw(
         if drawn.cohort:
             yield "its cohort was drawn from a list that the log does not name"
         return
+    if choice.ranked:
+        yield from _against_tree(blobs, select, choice, seed, drawn)
+        return
+    if drawn.root or drawn.examples:
+        yield f"the log has the root or the sum of a tree, and {choice.name} draws from a list"
     try:
-        rows = _rows(blobs, drawn.pool)
+        rows = _read(blobs, drawn.pool)
         pool = [(str(row[0]), int(row[1])) for row in rows]
     except BlobError:
         return  # named where the blobs are read
@@ -119,6 +128,35 @@ def against_draw(
         yield f"the draw from the list of who waited gives another cohort than the log{who}"
 
 
-def _rows(blobs: Readable, digest: str) -> list[list[Any]]:
+def _against_tree(blobs: Readable, select: int, choice: Choice, seed: int, drawn: DrawnCohort) -> Iterator[str]:
+    try:
+        body = _read(blobs, drawn.pool or "")
+        part, suspected = part_of(body["tree"]), [str(device) for device in body.get("suspected", ())]
+    except BlobError:
+        return  # named where the blobs are read
+    except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
+        yield "the tree of who waited cannot be read"
+        return
+    rest = resting(drawn.suspicion, suspected, drawn.waiting - select, seed=seed, round=drawn.round)
+    shown = {leaf.device for leaf in part.leaves}
+    if suspected != sorted({*suspected} & drawn.suspicion.keys()) or not shown.isdisjoint(
+        rest | drawn.suspicion.keys() - suspected
+    ):
+        yield "the log names other suspected devices that waited than the draw goes by"
+    if part.count != drawn.waiting - len(rest):
+        rested = f", of which {len(rest)} rest" if rest else ""
+        yield f"the log counts {drawn.waiting} waiting devices{rested}, and the tree has {part.count}"
+    if part.total != drawn.examples:
+        yield f"the log has {drawn.examples} examples of waiting devices, and the tree has {part.total}"
+    if part.hash.hex() != drawn.root:
+        yield "the log has another root of the tree of who waited than what it shows of that tree"
+    yield from against_tree(part, select, choice.name, seed, drawn.round)
+    if tuple((leaf.device, leaf.examples) for leaf in part.leaves) != drawn.cohort:
+        strangers = sorted({device for device, _ in drawn.cohort} - shown)
+        who = f": it shows no {', '.join(strangers[:3])}" if strangers else ""
+        yield f"the tree of who waited shows another cohort than the log{who}"
+
+
+def _read(blobs: Readable, digest: str) -> Any:
     with blobs.open(digest) as file:
-        return list(json.loads(file.read()))
+        return json.loads(file.read())

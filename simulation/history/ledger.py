@@ -37,6 +37,7 @@ from coordinator.store.port import (
     LedgerRow,
     ListRow,
     MessageRow,
+    PoolChangeRow,
     Reader,
     RefusalRow,
     RoundRow,
@@ -48,7 +49,7 @@ from coordinator.store.port import (
     WorkerRow,
 )
 
-_OF_THE_FLEET = (AuditHeadRow, ListRow, WaitingRow)
+_OF_THE_FLEET = (AuditHeadRow, ListRow, PoolChangeRow, WaitingRow)
 """Tables that a simulation writes and that have no rows of its run."""
 _PIECE = 1 << 20
 _AT_ONCE = 16

@@ -25,4 +25,4 @@ def test_a_fleet_is_measured() -> None:
     found = of_a_fleet(60)
     assert set(found) == {"check_in", "page", "runs", "standstill"}
     assert all(cost > 0 for cost in found.values())
-    assert growth.draw_s(growth.COHORT * 3) > 0
+    assert all(cost > 0 for cost in growth.draws_s(growth.COHORT * 3))

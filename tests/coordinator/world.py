@@ -272,10 +272,13 @@ class World:
         assert all(self.blobs.has(row.digest) for row in line), "no checkpoint without its blob"
 
     def pool(self, run: str = "marks") -> bytes:
-        """The list that the last cohort was drawn from, as it was kept: JSON of (device, examples)."""
-        drawn = [row for row in self.store.events(run, 0) if row.kind == "Drawn"][-1]
-        with self.blobs.open(str(drawn.body["pool"])) as file:
+        """The list that the last cohort was drawn from, or what its tree shows of who was drawn, as it was kept."""
+        with self.blobs.open(str(self.drawn(run)["pool"])) as file:
             return file.read()
+
+    def drawn(self, run: str = "marks") -> dict[str, Any]:
+        """What the log says of the last draw."""
+        return [row for row in self.store.events(run, 0) if row.kind == "Drawn"][-1].body
 
     @contextmanager
     def refuses(self, kind: str, words: str = ".") -> Iterator[None]:

@@ -1,5 +1,6 @@
 """Checks each draw of a cohort: the pool had exactly the devices that waited and were free, with their examples as far
-as their caps allow, and the cohort is what the pool, the run's seed and the round give again.
+as their caps allow, and the cohort is what the pool, the run's seed and the round give again. The log has all of the
+pool in a list, or the root of its tree, which is made here from the rows, and what the tree shows of the cohort.
 """
 
 from __future__ import annotations
@@ -7,8 +8,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Container, Iterable, Mapping
+import struct
+from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import lru_cache
+from itertools import count
 from typing import Any
 
 from client_sdk.protocol.devices import CheckIn
@@ -62,16 +65,25 @@ def drawn(durable: Durable, run: TrackedRun, event: EventRow, waiting: list[Wait
         return
     digest = str(body["pool"])
     choose, given = cohort["choose"], cohort["choose_parameters"]
-    listed = [tuple(row) for row in json.loads(invariants.read(durable, digest, "a pool"))]
+    stored = json.loads(invariants.read(durable, digest, "a pool"))
     rows = [(*entry, *known_of(run, entry[0], READS.get(choose, ()))) for entry in pool]
-    if listed != rows:
-        wrong = sorted(set(listed) ^ set(rows))
-        raise Broken("draw", f"the pool of round {body['round']} of {run.run} differs from who waits in {wrong}")
     seed, number, select = run.row.selection_seed, int(str(body["round"])), cohort["select"]
     if run.buffered:
         select, seed = run.drawing[0], seed + run.drawing[1]
     rest = resting(run.suspicion, [device for device, _ in pool], len(rows) - select, seed, number)
-    chosen = cohort_of([row for row in rows if row[0] not in rest], select, choose, given, seed, number)
+    awake: list[tuple[Any, ...]] = [row for row in rows if row[0] not in rest]
+    chosen = cohort_of(awake, select, choose, given, seed, number)
+    if choose in ("uniform", "by_examples"):
+        wanted: Any = {"tree": _shown(awake, {*chosen})}
+        if suspected := [device for device, _ in pool if run.suspicion.get(device)]:
+            wanted["suspected"] = suspected
+        said = body["examples"], body["root"]
+        if said != (sum(max(1, row[1]) for row in awake), _root(awake).hex()):
+            raise Broken("draw", f"round {number} of {run.run} has the tree of others than those who wait")
+    else:
+        stored, wanted = [tuple(row) for row in stored], rows
+    if stored != wanted:
+        raise Broken("draw", f"the pool of round {number} of {run.run} is {stored}, and from who waits {wanted}")
     sizes = dict(pool)
     again = [[device, sizes[device]] for device in chosen]
     if [list(pair) for pair in body["cohort"]] != again:  # type: ignore[attr-defined]
@@ -106,10 +118,10 @@ def cohort_of(
         case "uniform":
             return _uniform([row[0] for row in rows], select, seed, number)
         case "by_examples":
-            first = _in_proportion(rows, select, "selection by examples", seed, number)
+            first = _by_examples(rows, select, seed, number)
         case "power-of-choice":
             most = math.ceil(given.get("factor", 2) * select)
-            candidates = _in_proportion(rows, most, "selection by examples", seed, number)
+            candidates = _by_examples(rows, most, seed, number)
             unknown = [row for row in candidates if row[2] is None]
             known = sorted((row for row in candidates if row[2] is not None), key=lambda row: -row[2])
             first = [*unknown, *known][:select]
@@ -127,18 +139,57 @@ def cohort_of(
 
 def _uniform(names: list[str], select: int, seed: int, number: int) -> list[str]:
     """Floyd 1987: each subset alike."""
-    counter, words, chosen = 0, list[int](), set[int]()
+    words, chosen = _words(f"quorate selection v1\n{seed}\n{number}"), set[int]()
     for top in range(max(0, len(names) - select), len(names)):
-        while True:
-            if not words:
-                words = _hashed(f"quorate selection v1\n{seed}\n{number}\n{counter}")
-                counter += 1
-            word = words.pop(0)
-            if word < 2**64 - 2**64 % (top + 1):
-                break
-        index = word % (top + 1)
+        index = _below(words, top + 1)
         chosen.add(top if index in chosen else index)
     return sorted(names[index] for index in chosen)
+
+
+def _by_examples(rows: list[tuple[Any, ...]], most: int, seed: int, number: int) -> list[Any]:
+    """One after another, each at a place in the sum of those that are left; the first that is drawn comes first."""
+    words, left, found = _words(f"quorate selection by examples v1\n{seed}\n{number}"), list(rows), list[Any]()
+    while left and len(found) < most:
+        place = _below(words, sum(max(1, row[1]) for row in left))
+        while place >= max(1, left[0][1]):
+            place -= max(1, left[0][1])
+            left.append(left.pop(0))
+        found.append(left.pop(0))
+        left.sort(key=lambda row: row[0])
+    return found
+
+
+def _words(text: str) -> Iterator[int]:
+    return (word for counter in count() for word in _hashed(f"{text}\n{counter}"))
+
+
+def _below(words: Iterator[int], bound: int) -> int:
+    return next(word for word in words if word < 2**64 - 2**64 % bound) % bound
+
+
+def _parted(rows: list[tuple[Any, ...]]) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """Two or more devices by the first bit in which their ids differ."""
+    bits = [int.from_bytes(row[0].encode().ljust(80, b"\0"), "big") for row in rows]
+    first = 1 << (bits[0] ^ bits[-1]).bit_length() - 1
+    sides = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
+    for row, own in zip(rows, bits, strict=True):
+        sides[bool(own & first)].append(row)
+    return sides
+
+
+def _root(rows: list[tuple[Any, ...]]) -> bytes:
+    """Of the tree over these devices, which are in order of id, from ``docs/selection.md``."""
+    if len(rows) == 1:
+        return hashlib.sha256(struct.pack(">BQ", 0, rows[0][1]) + rows[0][0].encode()).digest()
+    weight = sum(max(1, row[1]) for row in rows)
+    return hashlib.sha256(struct.pack(">BQQ", 1, len(rows), weight) + b"".join(map(_root, _parted(rows)))).digest()
+
+
+def _shown(rows: list[tuple[Any, ...]], drawn: set[str]) -> list[Any]:
+    """What the tree shows of these."""
+    if not drawn.intersection(row[0] for row in rows):
+        return [len(rows), sum(max(1, row[1]) for row in rows), _root(rows).hex()]
+    return list(rows[0][:2]) if len(rows) == 1 else [_shown(side, drawn) for side in _parted(rows)]
 
 
 def _oort(rows: list[tuple[Any, ...]], select: int, given: dict[str, float], seed: int, number: int) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import combinations
 from statistics import NormalDist
 
 
@@ -15,6 +16,21 @@ def exact(sizes: Sequence[int], k: int) -> list[float]:
 
     By recursion over sets: P(S) = sum over i in S of P(S without i) * n_i / (N - sum of S without i). 2^n sets.
     """
+    sets = _sets(sizes, k)
+    return [sum(chance for drawn, chance in sets.items() if drawn >> i & 1) for i in range(len(sizes))]
+
+
+def pairs(sizes: Sequence[int], k: int) -> dict[tuple[int, int], float]:
+    """The chance that both devices i < j are among them, likewise."""
+    sets = _sets(sizes, k)
+    return {
+        (i, j): sum(chance for drawn, chance in sets.items() if drawn >> i & drawn >> j & 1)
+        for i, j in combinations(range(len(sizes)), 2)
+    }
+
+
+def _sets(sizes: Sequence[int], k: int) -> dict[int, float]:
+    """The chance of each set of k, as bits."""
     total = sum(sizes)
     reached = {0: 1.0}
     for _ in range(k):
@@ -25,7 +41,7 @@ def exact(sizes: Sequence[int], k: int) -> list[float]:
                 if not drawn >> i & 1:
                     following[drawn | 1 << i] = following.get(drawn | 1 << i, 0.0) + chance * size / left
         reached = following
-    return [sum(chance for drawn, chance in reached.items() if drawn >> i & 1) for i in range(len(sizes))]
+    return reached
 
 
 def nearly(sizes: Sequence[int], k: int) -> list[float]:

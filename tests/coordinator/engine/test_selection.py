@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import itertools
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, combinations, pairwise, product
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,7 +18,9 @@ import numpy as np
 import pytest
 
 from client_sdk import chance as hashing
+from client_sdk.chance import WordStream
 from coordinator.engine.aggregation.parameters import ExtensionError, Parameter, Settings, settings
+from coordinator.engine.pool_tree import PoolTree
 from coordinator.engine.selection import NO_PACE, SELECTIONS, Candidate, Choice, Known, by_examples, uniform
 from tests.coordinator.engine import inclusion
 
@@ -87,11 +91,11 @@ def test_a_draw_is_a_function_of_seed_and_round(method: Callable[..., list[str]]
 def test_golden_draws() -> None:
     """A cohort of an old round must come out again from its log: these values never change."""
     assert uniform(pool(1000), 3, seed=42, round=9) == ["d00071", "d00243", "d00682"]
-    assert by_examples(pool(1000, list(range(1, 1001))), 3, seed=42, round=9) == ["d00642", "d00652", "d00993"]
+    assert by_examples(pool(1000, list(range(1, 1001))), 3, seed=42, round=9) == ["d00692", "d00883", "d00944"]
 
 
 def test_uniform_draws_places_in_the_sorted_pool_and_examples_draws_devices() -> None:
-    """The caller sorts: the same devices in another order are other places. Keys belong to devices."""
+    """The caller sorts: the same devices in another order are other places. A draw by examples sorts them itself."""
     waiting = pool(30, list(range(1, 31)))
     renamed = [(device.replace("d", "e"), size) for device, size in waiting]
     chosen = uniform(waiting, 5, seed=2, round=2)
@@ -160,11 +164,36 @@ def test_the_approximation_for_large_pools_is_near_the_exact_recursion() -> None
         assert near == pytest.approx(exact, abs=0.02)
 
 
-def test_a_devices_key_does_not_depend_on_who_else_waits() -> None:
-    waiting = pool(40, [1 + i % 7 for i in range(40)])
-    chosen = by_examples(waiting, 10, seed=4, round=4)
-    left = [entry for entry in waiting if entry[0] in chosen or entry[0] < "d00020"]
-    assert by_examples(left, 10, seed=4, round=4) == chosen
+def test_pairs_of_devices_meet_as_often_as_successive_sampling_says_in_a_round_and_over_rounds() -> None:
+    """In one round the two of a pair keep each other out; what a round draws says nothing of the next one."""
+    rounds, k, waiting = 6000, 3, PoolTree(pool(8, SIZES))
+    cohorts = [by_examples(waiting, k, seed=17, round=number) for number in range(rounds)]
+    together = Counter(pair for cohort in cohorts for pair in combinations(cohort, 2))
+    names, chances = [device for device, _ in waiting], inclusion.exact(SIZES, k)
+    wanted = {tuple(names[at] for at in pair): chance for pair, chance in inclusion.pairs(SIZES, k).items()}
+    assert sum(wanted.values()) == pytest.approx(3)
+    for pair, chance in wanted.items():
+        assert abs(together[pair] - rounds * chance) < 4 * (rounds * chance * (1 - chance)) ** 0.5 + 1, pair
+    after = Counter(pair for one, other in pairwise(cohorts) for pair in product(one, other))
+    for (one, p), (other, q) in product(zip(names, chances, strict=True), repeat=2):
+        assert abs(after[one, other] - rounds * p * q) < 4.5 * (rounds * p * q) ** 0.5 + 1, (one, other)
+
+
+@pytest.mark.parametrize("k", [0, 1, 7, 199, 200, 300])
+@pytest.mark.parametrize("draw", [uniform, by_examples])
+def test_a_tree_and_its_list_give_the_same_cohort(draw: Callable[..., list[str]], k: int) -> None:
+    waiting = pool(200, [number % 11 for number in range(200)])
+    assert draw(PoolTree(waiting), k, seed=5, round=k) == draw(waiting, k, seed=5, round=k)
+
+
+def test_thousands_are_drawn_in_proportion_each_at_its_place() -> None:
+    """Of all devices that are left, in order of id, the one at a place in their sum: repeated here from the list."""
+    waiting = pool(1500, [1 + number * 7 % 23 for number in range(1500)])
+    draws, left, drawn = WordStream(b"quorate selection by examples v1\n9\n4\n"), list(waiting), []
+    for _ in range(1200):
+        ends = [*accumulate(size for _, size in left)]
+        drawn.append(left.pop(bisect_right(ends, draws.below(ends[-1])))[0])
+    assert by_examples(PoolTree(waiting), 1200, seed=9, round=4) == sorted(drawn)
 
 
 def test_a_device_without_examples_counts_as_one_of_the_smallest() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from pathlib import Path
 from typing import cast
@@ -13,6 +12,7 @@ import pytest
 from coordinator.blobs import FileBlobs
 from coordinator.engine import events as ev
 from coordinator.engine.event_fields import Group
+from coordinator.engine.pool_tree import PoolTree
 from coordinator.runtime.sweeping import sweep
 from coordinator.store import MemoryStore, Store, open_store
 from coordinator.verify import verify
@@ -60,8 +60,8 @@ def test_the_cohort_is_drawn_from_the_unspent_and_the_list_kept_is_of_them(make_
     drawn = [row.body for row in world.store.events("secret", 0) if row.kind == "Drawn"][-1]
     assert (drawn["waiting"], drawn["unspendable"]) == (5, 3)
     assert not {device for device, _ in drawn["cohort"]} & set(cohort[:3])  # type: ignore[attr-defined]
-    with world.blobs.open(str(drawn["pool"])) as file:
-        assert len(json.load(file)) == 5
+    unspent = PoolTree(sorted((row.device, 10) for row in world.rows if row.device not in cohort[:3]))
+    assert (drawn["examples"], drawn["root"]) == (50, unspent.root)
 
 
 def test_waiting_devices_that_are_spent_do_not_call_the_fleet_back(make_world: MakeWorld) -> None:

@@ -15,6 +15,7 @@ from coordinator.engine import events as ev
 from coordinator.engine.aggregation.parameters import ExtensionError, Parameter, Settings
 from coordinator.engine.aggregation.registry import BUILT_IN, Installed, Registry
 from coordinator.engine.plan import selection_of
+from coordinator.engine.pool_tree import PoolTree
 from coordinator.engine.selection import NO_PACE, SELECTIONS, Candidate, Known, uniform
 from coordinator.runtime.extensions import MissingExtension
 from coordinator.store.rows import RunRow
@@ -25,27 +26,28 @@ from tests.coordinator.runtime.test_extensions import replica
 from tests.coordinator.world import World
 
 
-def test_the_pool_is_listed_by_device_and_drawn_again_from_its_list(world: World) -> None:
+def test_the_log_has_the_root_of_who_waits_and_the_tree_shows_who_is_drawn(world: World) -> None:
     world.check_in()
-    listed = [tuple(entry) for entry in json.loads(world.pool())]
-    assert listed == sorted((row.device, 10) for row in world.rows)
+    waiting, drawn, shown = sorted((row.device, 10) for row in world.rows), world.drawn(), json.loads(world.pool())
+    assert (drawn["waiting"], drawn["examples"], drawn["root"]) == (8, 80, PoolTree(waiting).root)
     row = world.store.run("marks")
     assert row is not None
-    again = uniform(listed, 4, seed=row.selection_seed, round=1)
+    again = uniform(waiting, 4, seed=row.selection_seed, round=1)
+    assert shown == {"tree": PoolTree(waiting).shown([waiting.index((device, 10)) for device in again])}
     assert sorted(world.index(device) for device in again) == world.cohort()
 
 
-def test_the_draw_of_every_round_can_be_repeated_from_its_list_seed_and_round(make_world: MakeWorld) -> None:
+def test_the_draw_of_every_round_can_be_repeated_from_who_waits_the_seed_and_the_round(make_world: MakeWorld) -> None:
     world = make_world()
     world.create(cohort={"pool": 8})
     row = world.store.run("marks")
     assert row is not None
-    cohorts = []
+    cohorts, waiting = [], sorted((row.device, 10) for row in world.rows)
     for number in (1, 2, 3):
         world.check_in()
-        assert len(json.loads(world.pool())) == 8
+        assert world.drawn()["root"] == PoolTree(waiting).root
         cohorts.append(world.cohort())
-        again = uniform(json.loads(world.pool()), 4, seed=row.selection_seed, round=number)
+        again = uniform(waiting, 4, seed=row.selection_seed, round=number)
         assert sorted(world.index(device) for device in again) == cohorts[-1]
         world.report(*cohorts[-1][:3], round=number)
     assert any(cohort != cohorts[0] for cohort in cohorts), "one pool, but each round has its own draw"
@@ -73,7 +75,7 @@ def test_a_plan_may_name_its_devices(make_world: MakeWorld, choose: str) -> None
     for number in (1, 2):
         world.check_in()
         assert world.cohort() == [2, 5, 7]
-        assert listed(world).keys() == {2, 5, 7}
+        assert world.drawn()["waiting"] == 3
         world.report(2, 5, 7, round=number)
     world.check_in(0, 1, 5, 7)
     assert world.coordinator.core.state("marks").phase == "selecting", "who is named is waited for"

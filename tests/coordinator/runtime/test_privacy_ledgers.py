@@ -284,6 +284,7 @@ def _copied(world: World) -> tuple[MemoryStore, MemoryBlobs]:
     for row, table in world.store._committed.tables.items():
         for key, one in table.all.rows.items():
             store._committed.tables[row].put(key, one)
+        store._committed.tables[row].last = table.last
     blobs = MemoryBlobs()
     for digest in world.blobs.digests():
         with world.blobs.open(digest) as file, blobs.spool() as spool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
@@ -18,7 +16,7 @@ def test_sizes_are_capped_at_enrolment_and_by_the_plan(make_world: MakeWorld) ->
     world = make_world(4)
     world.create(aggregation={"weight_cap": 300})
     world.check_in(examples=10**6)
-    assert [examples for _, examples in json.loads(world.pool())] == [1000] * 4, "what they enrolled with"
+    assert [examples for _, examples in world.drawn()["cohort"]] == [1000] * 4, "what they enrolled with"
     assert [receipt.weight for receipt in world.report(0, 1, examples=2**31)] == [300, 300]
 
 

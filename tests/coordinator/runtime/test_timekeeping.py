@@ -6,6 +6,7 @@ import pytest
 
 from coordinator.engine import effects as fx
 from coordinator.runtime.identities import SignedBy
+from coordinator.store.port import Reader
 from tests.coordinator.certified import key_id
 from tests.coordinator.conftest import MakeWorld
 from tests.coordinator.world import World
@@ -79,14 +80,15 @@ def test_a_pool_that_takes_long_to_count_is_not_counted_at_each_check_in(
     world = make_world(4)
     world.create()
     world.settle()
-    plain, counted = world.store.waiting_by_offer, []
+    pool = world.coordinator.core.process.pool
+    plain, counted = pool.by_offer, []
 
-    def slowly(now: float) -> dict[str, int]:
+    def slowly(reader: Reader, now: float) -> dict[str, int]:
         counted.append(now)
         world.clock.at += 0.05
-        return plain(now)
+        return plain(reader, now)
 
-    monkeypatch.setattr(world.store, "waiting_by_offer", slowly)
+    monkeypatch.setattr(pool, "by_offer", slowly)
     message = world.message()
     for row in world.rows:
         world.coordinator.devices.check_in(row, message)()

@@ -19,6 +19,7 @@ from coordinator.blobs import FileBlobs
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
+from coordinator.engine.pool_tree import PoolTree
 from coordinator.engine.selection import uniform
 from coordinator.engine.state import RunState
 from coordinator.folding.aggregator import Aggregator
@@ -120,11 +121,14 @@ class StoredWorld(World):
                 )
         return row
 
-    def draw(self, chosen: list[str], state: RunState) -> tuple[list[str], str | None]:
+    def draw(self, chosen: list[str], state: RunState) -> tuple[list[str], dict[str, Any]]:
         """As the runtime draws, so that the draw can be repeated."""
-        pool = [(name, 100) for name in sorted(chosen)]
-        cohort = uniform(pool, state.plan.cohort.select, seed=7, round=state.round_number)
-        return cohort, self.blobs.put(json.dumps(pool).encode()) if cohort else None
+        tree = PoolTree((name, 100) for name in sorted(chosen))
+        cohort = uniform(tree, state.plan.cohort.select, seed=7, round=state.round_number)
+        if not cohort:
+            return cohort, {}
+        shown = {"tree": tree.shown([tree.rank(name) for name in cohort])}
+        return cohort, {"pool": self.blobs.put(json.dumps(shown).encode()), "examples": tree.total, "root": tree.root}
 
     def _referred(self) -> set[str]:
         pools = {str(row.body["pool"]) for row in self.store.events("run-1", 0, 100_000) if row.kind == "Drawn"}

@@ -391,9 +391,9 @@ class World:
             case _:
                 assert_never(action)
 
-    def draw(self, chosen: list[str], state: RunState) -> tuple[list[str], str | None]:
-        """(cohort, digest of the list of who waited): the first of those who may be chosen, and no list."""
-        return chosen[: state.plan.cohort.select], None
+    def draw(self, chosen: list[str], state: RunState) -> tuple[list[str], dict[str, Any]]:
+        """(cohort, what the event says of the pool): the first of those who may be chosen, and nothing."""
+        return chosen[: state.plan.cohort.select], {}
 
     def _draw(self, action: fx.Draw) -> None:
         def drawn(state: RunState, at: float) -> ev.Event | None:
@@ -409,7 +409,7 @@ class World:
                 round=state.round_number,
                 cohort=tuple((name, 100) for name in cohort),
                 waiting=len(chosen),
-                pool=pool,
+                **pool,
                 unspendable=len(waiting) - len(chosen),
             )
 

@@ -41,7 +41,12 @@ class StoreContract(
         assert store.api_key("k1") is None
         assert store.api_keys() == []
         assert store.waiting(0) == []
-        assert store.waiting_by_offer(0) == {}
+        assert (store.places(), store.claimed(), store.pool_changes(0), store.last_pool_change()) == (
+            [],
+            set(),
+            (0, []),
+            0,
+        )
         assert store.claim("d1") is None
         assert store.claims() == []
         assert store.claims("r1") == []

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+
 import pytest
 
-from coordinator.store.port import AuthorityRow, Conflict, Store, StoreError, WorkerRow
+from coordinator.store import port
+from coordinator.store.port import AuthorityRow, Conflict, Store, StoreError, Transaction, WorkerRow
 from tests.coordinator.store import rows
 
 
@@ -226,8 +230,53 @@ class FleetContract:
         assert store.waiting(50.0, ["d4", "d1", "d3", "d9"]) == [rows.waiting("d4", expires=200.0, offer="A")]
         assert store.waiting(50.0, []) == []
         assert len(store.waiting(49.0, [f"d{number}" for number in range(3000)])) == 3
-        assert store.waiting_by_offer(49.0) == {"A": 2, "B": 1}
-        assert store.waiting_by_offer(200.0) == {}
+        assert [tuple(row) for row in store.places(["d4", "d3", "d9"])] == [
+            ("d3", 7, '{"learners":{}}', 1e9),
+            ("d4", 7, "A", 200.0),
+        ]
+        assert [row[0] for row in store.places()] == ["d1", "d2", "d3", "d4"]
+        assert store.claimed() == store.claimed(["d3", "d4"]) == {"d3"}
+        assert store.claimed([]) == set()
+
+    def test_each_change_of_the_pool_is_numbered(self, store: Store) -> None:
+        def changed(change: Callable[[Transaction], object]) -> list[str]:
+            before = store.last_pool_change()
+            with store.transaction() as tx:
+                change(tx)
+            found = store.pool_changes(before)
+            assert found is not None
+            assert found[0] == store.last_pool_change() >= before + len(found[1])
+            return found[1]
+
+        with store.transaction() as tx:
+            rows.world(tx, devices=4)
+        places = [rows.waiting("d1", expires=30.0), rows.waiting("d2", expires=60.0)]
+        assert changed(lambda tx: tx.put_waiting(places)) == ["d1", "d2"]
+        assert changed(lambda tx: tx.put_waiting(places[:1])) == ["d1"]
+        assert changed(lambda tx: tx.drop_hold("d2", 60.0)) == ["d2"]
+        assert changed(lambda tx: tx.put_claims([rows.claim("d3")])) == ["d3"]
+        assert changed(lambda tx: tx.drop_waiting([])) == []
+        assert changed(lambda tx: tx.expire_waiting(30.0)) == ["d1"]
+        assert changed(lambda tx: tx.forget_device("d4", 9.0)) == ["d4"]
+        with suppress(KeyError), store.transaction() as tx:
+            tx.drop_waiting(["d1"])
+            raise KeyError
+        assert changed(lambda tx: tx.drop_waiting(["d2"])) == ["d2"]
+
+    def test_the_last_changes_of_the_pool_are_stored(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(port, "KEPT_CHANGES", 5)
+        for number in range(1, 12):
+            with store.transaction() as tx:
+                tx.drop_waiting([f"d{number}"])
+                tx.expire_waiting(0.0)
+        assert store.pool_changes(0) is not None, "ten are enough"
+        with store.transaction() as tx:
+            tx.drop_waiting(["d12"])
+            tx.expire_waiting(0.0)
+        assert store.pool_changes(0) is None
+        assert store.pool_changes(5) is None
+        assert store.pool_changes(6) == (12, [f"d{number}" for number in range(7, 13)])
+        assert store.pool_changes(12) == (12, [])
 
     def test_checking_in_again_keeps_the_place_in_the_pool(self, store: Store) -> None:
         with store.transaction() as tx:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -125,6 +126,35 @@ def test_who_looks_for_room_in_a_ledger_waits_for_a_debit_under_way_also_of_anot
         assert other.is_alive()
     other.join(30)
     assert found == [0.25]
+    store.close()
+
+
+def test_changes_of_the_pool_are_numbered_as_they_are_committed(server: postgres.Server, template: str) -> None:
+    """Who changes the pool while another change is not committed waits, so nobody reads the later number alone."""
+    store = open_store(server.url(server.create(template)))
+    with store.transaction() as tx:
+        rows.world(tx)
+    found: list[object] = []
+
+    def later() -> None:
+        with store.transaction() as tx:
+            tx.put_waiting([rows.waiting("d2")])
+        found.append(store.pool_changes(0))
+
+    other = threading.Thread(target=later)
+    with store.transaction() as tx:
+        tx.put_waiting([rows.waiting("d1")])
+        other.start()
+        other.join(0.2)
+        assert (found, other.is_alive()) == ([], True)
+    other.join(30)
+    assert found == [(2, ["d1", "d2"])]
+    with suppress(KeyError), store.transaction() as tx:
+        tx.drop_waiting(["d1"])
+        raise KeyError
+    with store.transaction() as tx:
+        tx.drop_waiting(["d2"])
+    assert store.pool_changes(2) == (4, ["d2"]), "a number that was rolled back is missing, and no change is"
     store.close()
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from coordinator.engine.kinds import buffered
-from coordinator.runtime import actions
+from coordinator.runtime import drawing
 from tests.explorer.mutants.registry import mutant
 
 Patches = list[tuple[Any, str, Any]]
@@ -47,17 +47,17 @@ def _turn_after_turn() -> Patches:
     """Who has reported is drawn again in the same round."""
     return [
         (buffered.Buffered, "drawable", lambda self, current, device: True),
-        (actions, "_drawable", lambda state, pool: pool),
+        (drawing, "_without_place", lambda state: ()),
     ]
 
 
 @mutant("one-seed-for-all-draws", "draw")
 def _one_seed_for_all_draws() -> Patches:
     """All draws of a round have the same seed."""
-    make = actions._Draw.make
+    make = drawing._Draw.make
 
     def first(self: Any, tx: Any, state: Any, now: float) -> Any:
         current = state.round
         return make(self, tx, state if current is None else replace(state, round=replace(current, pools=())), now)
 
-    return [(actions._Draw, "make", first)]
+    return [(drawing._Draw, "make", first)]

@@ -12,11 +12,12 @@ from coordinator.engine import effects as fx
 from coordinator.engine.phases import lifecycle, selecting
 from coordinator.engine.selection import Choice
 from coordinator.engine.state import RunState
-from coordinator.runtime import actions
+from coordinator.runtime import drawing
 from coordinator.runtime.core import Core
 from coordinator.runtime.devices import DeviceRequests, Outcomes
 from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.signals import Signals
+from coordinator.runtime.waiting_pool import WaitingPool
 from coordinator.store.port import Reader, WaitingRow
 from tests.explorer.mutants.datacenter import CENTER
 from tests.explorer.mutants.registry import mutant
@@ -106,13 +107,13 @@ def _claimed_drawn() -> Patches:
         rows = self._all(WaitingRow, {"expires >": now})
         return [row for row in rows if among is None or row.device in among]
 
-    return [(Reader, "waiting", everyone)]
+    return [(Reader, "waiting", everyone), (Reader, "claimed", lambda self, among=None: set())]
 
 
 @mutant("expired-drawn", "draw", focus=("clock-ahead", "selecting"))
 def _expired_drawn() -> Patches:
     """Devices whose wait has expired are still in the pool."""
-    make = actions._Draw.make
+    make = drawing._Draw.make
 
     class Everyone:
         def __init__(self, transaction: Any) -> None:
@@ -127,13 +128,23 @@ def _expired_drawn() -> Patches:
     def of_everyone(self: Any, tx: Any, state: Any, now: float) -> Any:
         return make(self, Everyone(tx), state, now)
 
-    return [(actions._Draw, "make", of_everyone)]
+    return [(drawing._Draw, "make", of_everyone), (WaitingPool, "_pass", lambda self, now: None)]
 
 
 @mutant("left-devices-drawn", "draw")
 def _left_devices_drawn() -> Patches:
     """A device that has disconnected stays in the pool."""
     return [(Fleet, "stop_waiting", lambda self, place: None)]
+
+
+@mutant("pool-of-the-start", "draw")
+def _pool_of_the_start() -> Patches:
+    """The pool in memory is that of the first draw."""
+
+    def changes(self: Reader, after: int) -> tuple[int, list[str]]:
+        return after, []
+
+    return [(Reader, "pool_changes", changes)]
 
 
 @mutant("round-one-again", "draw")
@@ -156,7 +167,7 @@ def _uniform_is_the_first() -> Patches:
     def first(self: Choice, rows: Any, k: int, **more: Any) -> list[str]:
         if self.name != "uniform":
             return draw(self, rows, k, **more)
-        return [device for device, _ in rows[:k]]
+        return [row[0] for row in rows][:k]
 
     return [(Choice, "draw", first)]
 

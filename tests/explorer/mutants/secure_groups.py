@@ -14,6 +14,7 @@ from coordinator.engine.secure import attempts, masking, unmasking
 from coordinator.engine.secure.attempts import under_way
 from coordinator.engine.secure.state import FOR_THE_SUM, SecureRound
 from coordinator.engine.selection import Choice
+from coordinator.runtime import drawing
 from coordinator.secure import performing
 from coordinator.secure.attempt import Attempts
 from coordinator.secure.requests import SecureRequests
@@ -162,7 +163,7 @@ def _nobody_rests() -> Patches:
     def careless(self: Choice, *about: Any, **more: Any) -> list[str]:
         return draw(self, *about, **{**more, "suspicion": {}})
 
-    return [(Choice, "draw", careless)]
+    return [(Choice, "draw", careless), (drawing, "resting", lambda *about, **more: set())]
 
 
 @mutant("all-groups-suspected", "draw", focus=("secure-lie", "masking"), **GARBAGE)

@@ -325,6 +325,12 @@ def _runs() -> None:
         sa.PrimaryKeyConstraint("device", name=op.f("pk_waiting")),
     )
     op.create_index(op.f("ix_waiting_expires"), "waiting", ["expires"], unique=False)
+    op.create_table(
+        "pool_changes",
+        sa.Column("number", _COUNTED, nullable=False),
+        sa.Column("device", _TEXT, nullable=False),
+        sa.PrimaryKeyConstraint("number", name=op.f("pk_pool_changes")),
+    )
 
 
 def _audit() -> None:

@@ -50,13 +50,13 @@ def retained_update_flipped(d: Doctor) -> int:
 
 
 @doctoring
-def list_of_who_waited_deleted(d: Doctor) -> int:
+def tree_of_who_waited_deleted(d: Doctor) -> int:
     d.blob(d.body_of(d.event("Drawn", 4))["pool"]).unlink()
     return 4
 
 
 @doctoring
-def list_of_who_waited_changed(d: Doctor) -> int:
+def tree_of_who_waited_changed(d: Doctor) -> int:
     d.flip(d.body_of(d.event("Drawn", 4))["pool"])
     return 4
 
@@ -71,3 +71,9 @@ def optimizer_state_deleted(d: Doctor) -> int:
 def optimizer_state_flipped(d: Doctor) -> int:
     d.flip(d.one("SELECT named_tensors ->> 'server-optimizer' FROM checkpoints WHERE version = 4"))
     return 5
+
+
+@doctoring
+def tree_of_who_waited_is_that_of_another_round(d: Doctor) -> int:
+    d.set_in("events", "body", "pool", d.body_of(d.event("Drawn", 5))["pool"], "seq = ?", d.event("Drawn", 4))
+    return 4

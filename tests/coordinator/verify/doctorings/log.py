@@ -161,3 +161,7 @@ statement(
     "UPDATE events SET body = json_remove(body, '$.evidence') WHERE seq = ?",
     lambda d: d.event("Delivered", 3),
 )
+
+event_says("root-of-the-tree-of-who-waited", 4, "Drawn", "root", "ab" * 32)
+event_says("examples-of-who-waited", 4, "Drawn", "examples", 81)
+event_says("count-of-who-waited", 4, "Drawn", "waiting", 9)
