@@ -56,8 +56,9 @@ class Played:
         workers: int | None = None,
         init: Tensors | None = None,
         quantized: bool = False,
+        steps: str = "exact",
     ) -> None:
-        """``quantized``: rounds are secure, and only quantized."""
+        """``quantized``: rounds are secure, and only quantized. ``steps``: see ``simulate``."""
         plan = checked.plan_of(plan_of(select, secure=quantized))
         class_of = checked.class_of(None, clients)
         first, origin = first_model(init, learner, 0)
@@ -78,6 +79,7 @@ class Played:
             failed=_failed,
             datacenter={},
             masked=not quantized,
+            steps=steps,
         )
 
     def __enter__(self) -> Played:

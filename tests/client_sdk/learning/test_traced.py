@@ -87,7 +87,8 @@ class Counting(nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.seen += 1
-        return super().forward(x) / self.seen
+        count: Any = self.seen
+        return super().forward(x) / count
 
 
 def flat(count: int) -> tuple[Any, Any]:
@@ -100,6 +101,11 @@ def images(count: int) -> tuple[Any, Any]:
 
 def words(count: int) -> tuple[Any, Any]:
     return RNG.integers(0, 11, (count, 5)), RNG.integers(0, 3, count)
+
+
+def named(one: Any) -> str:
+    """Of a parameter."""
+    return getattr(one, "__name__", None) or str(one)
 
 
 def distance(one: Any, other: Any) -> float:
@@ -145,7 +151,7 @@ CHANGES: list[dict[str, Any]] = [
 @pytest.mark.parametrize(
     ("model", "data", "changes"),
     [*((*one, {}) for one in MODELS), *((perceptron, flat, one) for one in CHANGES), (Images, images, CHANGES[1])],
-    ids=str,
+    ids=named,
 )
 def test_a_traced_step_is_that_of_autograd(model: Any, data: Any, changes: dict[str, Any]) -> None:
     """In float64, where roundings are below those of an update."""
@@ -249,7 +255,7 @@ def stack(learner: Learner, task: Task, clients: Any, lanes: int = 4) -> list[An
         (Images, images, {}),
         (perceptron, flat, {"batch_size": 64}),
     ],
-    ids=str,
+    ids=named,
 )
 def test_stacked_clients_train_as_each_alone(model: Any, data: Any, changes: dict[str, Any]) -> None:
     learner = Learner(model=lambda: model().double(), loss=functional.cross_entropy)

@@ -90,6 +90,16 @@ def test_whole_runs_have_the_bits_of_the_serial_engine_and_of_processes(cluster:
 
 
 @TODAY
+def test_an_actor_trains_the_stacks_that_the_serial_engine_trains(cluster: None) -> None:
+    found = [
+        simulate(plan(), NET, clients(), progress=False, steps="stacked-3", **engine)
+        for engine in ({}, {"engine": "ray", "workers": 2})
+    ]
+    assert digests(found[0]) == digests(found[1])
+    assert found[0].steps == found[1].steps == "stacked-3"
+
+
+@TODAY
 def test_an_actor_that_dies_costs_its_clients_again_and_not_the_run(started: Any) -> None:
     marks = Marks()
     engine, serial = started(marks, 2), SerialEngine(marks.kernel)
