@@ -296,6 +296,10 @@ class Learner:
             raise ValueError("A learner's statistics list patterns of names, for example ['ema.*'].")
         object.__setattr__(self, "statistics", tuple(self.statistics))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy, and another process, has modules of its own."""
+        return {name: value for name, value in self.__dict__.items() if name != _SPARE}
+
     def initial(self, seed: int) -> Tensors:
         """A first checkpoint: the model's tensors with the weights that ``seed`` gives. torch's global generator is
         unchanged."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -284,3 +285,18 @@ def test_what_one_plan_freezes_another_trains() -> None:
     one.train(start, (X, Y), TASK.model_copy(update={"averaged": ("4.*",)}))
     found, plain = trained(one, start, "a"), trained(learner(normed), start, "a")
     assert all(array.tobytes() == plain.delta[name].tobytes() for name, array in found.delta.items())
+
+
+def test_a_copy_of_a_learner_has_modules_of_its_own() -> None:
+    one, modules = learner(normed), []
+
+    def loop(module: nn.Module, *arguments: Any, **named: Any) -> Any:
+        modules.append(module)
+        return local_sgd(module, *arguments, **named)
+
+    start = one.initial(2)
+    one.train(start, (X, Y), TASK, loop=loop)
+    copy.copy(one).train(start, (X, Y), TASK, loop=loop)
+    one.train(start, (X, Y), TASK, loop=loop)
+    assert modules[0] is modules[2]
+    assert modules[0] is not modules[1]

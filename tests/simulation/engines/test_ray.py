@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import ray
+from torch import nn
 
 from client_sdk import cli
+from client_sdk.learning import Learner
 from client_sdk.protocol.devices import Task
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
@@ -26,6 +28,7 @@ from tests.simulation.engines.test_processes import NET, Marks, clients, digests
 
 pytestmark = pytest.mark.whole
 TODAY = on_day(0, of=3)
+LINEAR = Learner(model=lambda: nn.Linear(4, 3), loss=nn.functional.cross_entropy)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +95,7 @@ def test_whole_runs_have_the_bits_of_the_serial_engine_and_of_processes(cluster:
 @TODAY
 def test_an_actor_trains_the_stacks_that_the_serial_engine_trains(cluster: None) -> None:
     found = [
-        simulate(plan(), NET, clients(), progress=False, steps="stacked-3", **engine)
+        simulate(plan(), LINEAR, clients(), progress=False, steps="stacked-3", **engine)
         for engine in ({}, {"engine": "ray", "workers": 2})
     ]
     assert digests(found[0]) == digests(found[1])
