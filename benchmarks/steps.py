@@ -31,7 +31,8 @@ from torch.nn import functional
 from benchmarks.harness import Row, interleaved, main
 from client_sdk.learning import Learner
 from client_sdk.protocol.devices import Task
-from simulation.engines.steps import EXACT, Stepper, Steps
+from simulation.engines.steps import Stepper
+from simulation.history.local_steps import EXACT, Steps
 from simulation.learners import adult_logistic, classifier, mnist_cnn, mnist_mlp, mnist_mlp_200, shakespeare_lstm
 
 TASK = Task(learner="benchmark:steps", epochs=1, batch_size=10, learning_rate=0.1, seed=0)

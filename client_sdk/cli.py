@@ -67,10 +67,12 @@ ROOMS: dict[str, dict[str, str]] = {
         "flower": "Run Flower apps on devices or simulated nodes.",
     },
     "simulation": {
+        "ask": "Answer a question about a fleet in virtual time.",
         "demo": "Watch a whole federation learn on this machine.",
         "fleet": "Run many devices in a few processes.",
         "new": "Start a project: a learner, a plan, data and a test.",
         "privacy": "Differential privacy: what noise is worth.",
+        "record": "Record a run's devices, to play them again.",
         "simulate": "Run a plan on simulated clients.",
     },
     "dashboards": {

@@ -19,7 +19,6 @@ import typer
 from client_sdk.commands.joining import FILES, Target
 from client_sdk.extensions import installed_version
 from client_sdk.imports import extras
-from client_sdk.tensors import compiled
 from client_sdk.terminal import Json, missing_module, say, say_json, sentence_of
 
 ROOM_BYTES = 10**9
@@ -109,6 +108,8 @@ def _on_path() -> Check:
 
 def _loops() -> Check:
     """Whether updates are added by compiled loops."""
+    from client_sdk.tensors import compiled
+
     if compiled.loops is not None:
         return Check("exact sum", "ok", "compiled", "quorate device --help")
     found = "NumPy adds, at three times the cost: there was no C compiler when Quorate was installed"

@@ -295,9 +295,11 @@ class Identities:
                     if isinstance(error, ProblemError):
                         audited.append(self._audit.row(device, "device.register refused", error.kind))
                     continue
-                found.append(row)
                 cap = f"device={device} rounded_cap={rounded_size(row.examples_cap)}"
                 audited.append(self._audit.row(device, "device.register done", cap))
+                if before is None:
+                    row = replace(row, enrolled_at=audited[-1].at)
+                found.append(row)
                 if row is before:
                     continue
                 if before is None or device in new:

@@ -36,8 +36,9 @@ from coordinator.runtime.extensions import installed
 from simulation.clients import Clients
 from simulation.clients.holdings import ClientData
 from simulation.engines.port import CannotTrain, Done, Job
-from simulation.engines.steps import EXACT, Stepper
+from simulation.engines.steps import Stepper
 from simulation.errors import own_trace
+from simulation.history.local_steps import EXACT
 
 _OF_THE_DEVICE = (OutOfTime, NoExamples, Diverged)
 """Errors that real devices have too: the device withdraws, and the round goes on."""
@@ -171,35 +172,40 @@ class Kernel:
         try:
             made = self._stack(model, jobs[0])
         except Exception as error:  # noqa: BLE001 - it is the same for all of them
-            made = dict.fromkeys(jobs[0].stack, error)
+            made = dict.fromkeys(jobs[0].stack, (error, 0))
         return [self._outcome(job, partial(self._of_stack, made, job)) for job in jobs]
 
     def train(self, model: Tensors, job: Job) -> Contributed | CannotTrain:
         """Returns the client's update from ``model``, or why there is none."""
         if job.stack:
             return self.train_stack(model, [job])[0]
-        return self._outcome(job, lambda: self._local(model, self._clients[job.device], job))
+        return self._outcome(job, partial(self._alone, model, job))
 
-    def _stack(self, model: Tensors, job: Job) -> dict[str, Update | Exception]:
-        """The updates of all clients of the job's stack, or why one has none."""
+    def _alone(self, model: Tensors, job: Job) -> tuple[Local, int]:
+        """What the client's training gives, and how many examples it has."""
+        data = self._clients[job.device]
+        return self._local(model, data, job), data.examples
+
+    def _stack(self, model: Tensors, job: Job) -> dict[str, tuple[Update | Exception, int]]:
+        """The updates of all clients of the job's stack, or why one has none, and how many examples each has."""
         clients = [(device, self._clients[device]) for device in job.stack]
         with one_thread():
             found = self._stepper.stack(model, clients, self._task(job.changes), job.round)
-        return dict(zip(job.stack, found, strict=True))
+        return {device: (one, data.examples) for (device, data), one in zip(clients, found, strict=True)}
 
-    def _of_stack(self, made: Mapping[str, Update | Exception], job: Job) -> Local:
-        found = made[job.device]
+    def _of_stack(self, made: Mapping[str, tuple[Update | Exception, int]], job: Job) -> tuple[Local, int]:
+        found, examples = made[job.device]
         if isinstance(found, Exception):
             raise found
-        return Local(update=found)
+        return Local(update=found), examples
 
-    def _outcome(self, job: Job, make: Callable[[], Local]) -> Contributed | CannotTrain:
+    def _outcome(self, job: Job, make: Callable[[], tuple[Local, int]]) -> Contributed | CannotTrain:
         try:
             try:
-                local = make()
+                local, examples = make()
             except TensorError as error:
                 raise LearnerFailed(f"The learner's update cannot be made: {error}.") from error
-            contributed = self._contributed(local.update, job, most=self._clients[job.device].examples)
+            contributed = self._contributed(local.update, job, most=examples)
             if self.states is not None:
                 self.states.put(state_key(job.device), Candidate(job.round, job.attempt, "-"), local.state, 0.0)
             return contributed

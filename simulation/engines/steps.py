@@ -19,10 +19,8 @@ the run takes the same: the choice may be another on the next day, and bits woul
 from __future__ import annotations
 
 import dataclasses
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -34,6 +32,7 @@ from client_sdk.protocol.devices import Task
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
 from simulation.clients import Clients
+from simulation.history.local_steps import EXACT, Steps
 
 CLOSE = 1e-5
 """The largest relative L2 difference of an update."""
@@ -41,36 +40,7 @@ CHOICES = ("exact", "fast", "traced", "channels_last", "stacked")
 _LANES = (4, 8, 16, 32, 64)
 _CACHE_BYTES = 1 << 22
 """Of a stack's weights: larger ones do not fit into a core's cache, and stacking them gains nothing."""
-_SAID = "; its local steps are "
 _TRIALS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """A way to make local steps."""
-
-    kind: str = "exact"
-    lanes: int = 1
-    reason: str = ""
-    """Why they are *exact* where something else was asked for, as a part of a sentence."""
-
-    @property
-    def name(self) -> str:
-        """As in the table above."""
-        return f"{self.kind}-{self.lanes}" if self.kind == "stacked" else self.kind
-
-    @property
-    def said(self) -> str:
-        """What the origin of a run says of them."""
-        if self.kind == "exact" and not self.reason:
-            return ""
-        return f"{_SAID}{self.name}" + (f": {self.reason.replace(';', ',')[:120]}" if self.reason else "")
-
-    @classmethod
-    def of(cls, origin: str) -> Steps:
-        """Those of a run with this origin."""
-        found = re.search(rf"{_SAID}([a-z_]+)(?:-(\d+))?(?:: ([^;]*))?", origin)
-        return cls() if found is None else cls(found[1], int(found[2] or 1), found[3] or "")
 
 
 def asked(steps: str) -> tuple[str, int]:
@@ -82,9 +52,6 @@ def asked(steps: str) -> tuple[str, int]:
             "more"
         )
     return kind, int(lanes or 0)
-
-
-EXACT = Steps()
 
 
 class Stepper:

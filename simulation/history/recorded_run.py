@@ -28,9 +28,9 @@ from coordinator.pictures import Curve
 from coordinator.runtime import views
 from coordinator.runtime.insight.participation import ParticipationLog, registered
 from coordinator.store.port import EventRow, RunRow, Store, StoreError
-from simulation.engines.steps import Steps
 from simulation.history import folder as folders
 from simulation.history.folder import HistoryError
+from simulation.history.local_steps import Steps
 from simulation.history.rounds import (
     DeviceWithdrawal,
     RoundExchange,

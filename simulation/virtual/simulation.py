@@ -63,10 +63,11 @@ from simulation.engines import CannotTrain, Job, Kernel, MakeEngine
 from simulation.engines.checked import CheckedEngine, is_deterministic, note, noted
 from simulation.engines.kernel import state_key
 from simulation.engines.port import Engine
-from simulation.engines.steps import Stepper, Steps, asked, chosen
+from simulation.engines.steps import Stepper, asked, chosen
 from simulation.errors import SimulationWarning
 from simulation.history import History
 from simulation.history.ledger import copy_run, follow
+from simulation.history.local_steps import Steps
 from simulation.history.recorded_run import NOT_DETERMINISTIC, PROTECTS_NOBODY, RESUMED_UNCHECKED, UNMASKED
 from simulation.history.rounds import current_state, state_in
 from simulation.virtual.agenda import Agenda, VirtualClock

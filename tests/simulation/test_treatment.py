@@ -160,7 +160,12 @@ def test_what_only_devices_of_others_do_is_in_the_frame_and_said() -> None:
     history = simulate(PLAN, learner, CLIENTS, init=INIT)
     first, second = history.rounds
     rounds = (first, replace(second, missed=1, duplicates=3, refused_for={"NaN in w": 2}))
-    shown = Shown(**{name: getattr(history, name) for name in ("plan", "status", "interrupted", "reason")})
+    shown = Shown(
+        **{
+            name: getattr(history, name)
+            for name in ("plan", "status", "interrupted", "reason", "steps", "steps_reason")
+        }
+    )
     shown.rounds, shown.unmasked, shown.deterministic = rounds, False, True
     assert "2 of 2 rounds committed, 1 selections found too few clients" in tables.standing(shown)  # type: ignore[arg-type]
     (_, done), refused = tables.treatment_of(shown)  # type: ignore[arg-type]

@@ -16,9 +16,10 @@ from client_sdk.protocol.devices import Task
 from quorate import simulate
 from simulation import Clients
 from simulation.engines import steps as ways
-from simulation.engines.steps import EXACT, Steps, asked, chosen
+from simulation.engines.steps import asked, chosen
 from simulation.errors import SimulationError
 from simulation.history import History
+from simulation.history.local_steps import EXACT, Steps
 
 RNG = np.random.default_rng(1)
 SIZES = (7, 12, 6, 10, 16, 6, 8, 11)
