@@ -22,7 +22,9 @@ from client_sdk.credentials.request_signature import LIFETIME_S, RequestSignatur
 from client_sdk.device.record import AuthorityRef
 from client_sdk.http.exchange import LearntClock
 from client_sdk.identity import DeviceKey
+from client_sdk.protocol.devices import rounded_size
 from client_sdk.secagg.origin import sign_model
+from coordinator.store.port import AuditRow, DeviceRow
 
 AUTHORITY_URL = "https://authority.explorer"
 DAY_S = 86_400
@@ -184,3 +186,9 @@ def is_of_key(
 @lru_cache(maxsize=4096)
 def _key_id(public: bytes) -> str:
     return key_id(public).hex()
+
+
+def audit_of(row: DeviceRow) -> AuditRow:
+    """What the audit has of a device that was registered so."""
+    detail = f"device={row.device} rounded_cap={rounded_size(row.examples_cap)}"
+    return AuditRow(run=None, at=row.enrolled_at, by=row.device, action="device.register done", detail=detail)

@@ -29,7 +29,7 @@ from tests.explorer.durable import Durable, opened
 from tests.explorer.faults import FAULTS, Broken
 from tests.explorer.flower.part import FlowerPart
 from tests.explorer.follow import TrackedRun
-from tests.explorer.holders import authority_ref, holder_of, parsed_once
+from tests.explorer.holders import audit_of, authority_ref, holder_of, parsed_once
 from tests.explorer.liar import Liar
 from tests.explorer.network import Network
 from tests.explorer.operator import ExplorerOperator
@@ -255,6 +255,7 @@ class Schedule:
             enrolled_at=BEGINNING,
         )
         tx.insert_device(row)
+        tx.insert_audit([audit_of(row)])
         self.world.caps[name] = row.examples_cap
         registered = Registered(device=name, examples_cap=row.examples_cap)
         device.storage.save(

@@ -30,7 +30,7 @@ from tests.explorer.durable import Durable
 from tests.explorer.faults import Broken
 from tests.explorer.flower.account import RUN, Account, digest_of
 from tests.explorer.flower.node import ExplorerNode, alive
-from tests.explorer.holders import Holder, holder_of
+from tests.explorer.holders import Holder, audit_of, holder_of
 from tests.explorer.network import Network
 from tests.explorer.replica import Replica
 from tests.explorer.world import BEGINNING, World
@@ -81,6 +81,7 @@ class FlowerPart:
                 enrolled_at=BEGINNING,
             )
             tx.insert_device(row)
+            tx.insert_audit([audit_of(row)])
 
     def start(self) -> None:
         for node in self.nodes:
