@@ -21,7 +21,7 @@ from coordinator.engine.phases import opening
 from coordinator.engine.secure import agreeing, attempts, collecting, holders, masking
 from coordinator.engine.secure.plan import Secure
 from coordinator.engine.state import RunState
-from coordinator.runtime import actions, fleet, marks
+from coordinator.runtime import drawing, fleet, marks
 from coordinator.runtime.commits import Commits
 from coordinator.runtime.run_log import RunLog
 from coordinator.secure import opening as sums
@@ -97,7 +97,7 @@ def _spent_drawn() -> Patches:
     def barred_alone(reader: Any, state: Any) -> dict[str, str]:
         return dict.fromkeys(state.barred, "barred")
 
-    return [(actions, "unspendable", barred_alone), (fleet, "unspendable", barred_alone)]
+    return [(drawing, "unspendable", barred_alone), (fleet, "unspendable", barred_alone)]
 
 
 @mutant("sum-altered", "same-bits", **CALM)

@@ -12,7 +12,7 @@ from coordinator.engine.secure import attempts, masking, messages, sharing, unma
 from coordinator.engine.secure import events as ev
 from coordinator.engine.secure.marks import with_barred
 from coordinator.engine.secure.plan import Secure
-from coordinator.runtime import actions, fleet
+from coordinator.runtime import drawing, fleet
 from coordinator.runtime.timekeeping import Timekeeping
 from coordinator.secure import performing
 from tests.explorer.mutants.registry import mutant
@@ -47,12 +47,12 @@ def _second_message_accepted() -> Patches:
 @mutant("barred-drawn", "draw", "spent", focus=("secure-lie", "sharing"), **LYING)
 def _barred_drawn() -> Patches:
     """A device that is barred is drawn again."""
-    unspendable = actions.unspendable
+    unspendable = drawing.unspendable
 
     def let_in(reader: Any, state: Any) -> dict[str, str]:
         return unspendable(reader, replace(state, barred={}))
 
-    return [(actions, "unspendable", let_in), (fleet, "unspendable", let_in)]
+    return [(drawing, "unspendable", let_in), (fleet, "unspendable", let_in)]
 
 
 PROVEN: dict[str, Any] = {**LYING, "only_lie": "polynomial"}
