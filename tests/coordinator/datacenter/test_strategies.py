@@ -219,7 +219,8 @@ def test_saved_steps_go_on_with_another_number_of_processes(strategy: str, third
 def test_a_killed_rank_changes_no_bit(strategy: str, third: int) -> None:
     for whole, after in zip(*lives(third)[:2], strict=True):
         (wanted, _), (found, report) = whole[strategy], after[strategy]
-        assert report.began in (3, 6), "some call the loss more than once a step"
+        # Some call the loss more than once a step. Models that are averaged after four steps are saved then.
+        assert report.began in ((4,) if STRATEGIES[strategy].fields.get("sync_every") == 4 else (3, 6))
         assert all(np.array_equal(wanted[name], found[name]) for name in wanted)
 
 
