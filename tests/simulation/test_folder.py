@@ -32,7 +32,7 @@ from tests.simulation.test_simulate import plan as net_plan
 pytestmark = pytest.mark.whole
 
 INIT = {"w": np.zeros(8, np.float32)}
-OF_THE_FLEET = {"waiting", "revocation_lists"}
+OF_THE_FLEET = {"pool_changes", "revocation_lists", "waiting"}
 SECURE = {"max_norm": 100.0, "max_abs": 4.0, "minimum_cohort": 4, "reserve": 2, "weight_cap": 16}
 
 
