@@ -62,7 +62,7 @@ def test_repro_an_answer_of_not_yet_has_no_length() -> None:
     assert asyncio.run(ask()) == [(204, b""), (200, b"abc")]
 
 
-@on_day(0, of=4)
+@on_day(1, of=4)
 def test_a_round_beside_its_floor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(secure_round, "EACH", 1)
     rounds = Rounds(tmp_path, 12, 20_000, 5.0, 1)

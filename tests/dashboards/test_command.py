@@ -14,6 +14,7 @@ import pytest
 
 from client_sdk.protocol.names import Route
 from tests.coordinator.service.conftest import Server
+from tests.rotating import on_day
 
 
 def call(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -61,7 +62,7 @@ def test_plain_http_to_another_machine_is_one_sentence() -> None:
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.slow
+@on_day(2, of=3)
 def test_a_coordinator_that_does_not_answer_is_said_at_once_and_the_page_is_there_nevertheless(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         nobody = f"http://127.0.0.1:{taken.getsockname()[1]}"

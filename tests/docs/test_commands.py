@@ -243,7 +243,7 @@ def lines(page: str, *containing: str) -> list[str]:
     return [line for line in found if any(word in line for word in containing)]
 
 
-@on_day(0, of=2)
+@on_day(2, of=4)
 def test_the_tutorial_works_as_it_stands(tmp_path: Path) -> None:
     page = "docs/tutorial.md"
     for file in (ROOT / "examples" / "wine").iterdir():

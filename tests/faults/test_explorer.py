@@ -39,7 +39,7 @@ from tests.faults.soak_page import add_to_count
 
 pytestmark = pytest.mark.whole
 
-SCHEDULES = int(os.environ.get("EXPLORE_SCHEDULES", "200"))
+SCHEDULES = int(os.environ.get("EXPLORE_SCHEDULES", "120"))
 SEED = int(os.environ.get("EXPLORE_SEED", str(int(time.time() // 86_400) * 1_000_000)))
 SOAK_PAGE = Path(__file__).parents[2] / "docs" / "soak.md"
 

@@ -198,7 +198,7 @@ def programs(tmp_path: Path) -> Iterator[Programs]:
         yield Programs(stack, tmp_path / "pair" / "ca.pem")
 
 
-@on_day(0, of=2)
+@on_day(1, of=2)
 def test_fifty_devices_train_while_one_is_revoked_one_renews_one_is_late_and_the_authority_dies(
     programs: Programs, bare_device_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

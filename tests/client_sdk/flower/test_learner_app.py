@@ -157,7 +157,7 @@ def scratch() -> Iterator[str]:
         yield folder
 
 
-@on_day(0, of=2)
+@on_day(1, of=4)
 def test_it_runs_under_flowers_own_simulation(monkeypatch: pytest.MonkeyPatch, scratch: str) -> None:
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     from flwr.simulation import run_simulation

@@ -187,7 +187,7 @@ def pauses(seed: int, least_s: float, most_s: float) -> Iterator[float]:
         yield draw.uniform(least_s, most_s)
 
 
-@on_day(0, of=2)
+@on_day(1, of=2)
 def test_rounds_commit_though_devices_vanish_and_the_coordinator_is_killed(tmp_path: Path) -> None:
     print(f"KILLS_SEED={SEED}")
     killed = Killed(tmp_path, SEED)

@@ -22,6 +22,7 @@ from coordinator.authority.folder import opened
 from coordinator.authority.issuer import current_list
 from tests.coordinator.authority.test_commands import lines
 from tests.ports import free_port
+from tests.rotating import on_day
 
 READY_S = 120.0
 
@@ -104,7 +105,7 @@ def test_killed_at_any_moment_it_has_lost_nothing_that_it_acknowledged(tmp_path:
                 assert following(before, now.encoded, issuer.trusted).counter >= before.counter
 
 
-@pytest.mark.slow
+@on_day(0, of=3)
 def test_it_serves_its_folder_alone_stops_cleanly_and_leaves_no_secret_in_its_files(tmp_path: Path) -> None:
     port = free_port()
     folder = tmp_path / "a"

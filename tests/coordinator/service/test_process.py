@@ -72,7 +72,7 @@ def test_it_stops_cleanly_and_quickly_and_goes_on_where_it_was(tmp_path: Path) -
         assert second.stop(signal.SIGTERM) == 0
 
 
-@pytest.mark.slow
+@on_day(0, of=3)
 def test_its_numerical_libraries_have_one_thread_unless_its_user_says_otherwise(tmp_path: Path) -> None:
     others = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
 
@@ -152,7 +152,7 @@ def test_after_a_kill_an_assignment_and_a_receipt_are_still_the_same(tmp_path: P
         second.stop()
 
 
-@pytest.mark.slow
+@on_day(2, of=3)
 def test_one_folder_has_one_server_and_one_port_has_one_too(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -167,7 +167,7 @@ def test_one_folder_has_one_server_and_one_port_has_one_too(tmp_path: Path) -> N
         running.stop()
 
 
-@pytest.mark.slow
+@on_day(2, of=3)
 def test_the_error_for_a_folder_that_cannot_be_served_is_one_sentence(tmp_path: Path) -> None:
     assert "is beyond this machine" in refused(tmp_path / "data", "--host", "0.0.0.0")
     (tmp_path / "file").write_text("not a folder")
@@ -267,7 +267,7 @@ def asked_until_it_is_gone(server: Server) -> None:
             server.http.post("/v1/keys", json={"role": "viewer"}).raise_for_status()
 
 
-@pytest.mark.slow
+@on_day(0, of=3)
 def test_two_replicas_sign_one_audit_each_with_its_key(tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path / 'quorate.sqlite3'}"
     folders = [tmp_path / "one", tmp_path / "two"]

@@ -23,6 +23,7 @@ from tests.coordinator.service.devices import Device, Peer
 from tests.coordinator.service.test_edge import refused
 from tests.coordinator.service.test_rounds import until
 from tests.coordinator.world import World
+from tests.rotating import on_day
 
 
 class Fetching:
@@ -104,7 +105,7 @@ def test_with_an_authority_apart_devices_register_and_a_revoked_one_is_out(
     ] == (f"counter={after.counter} keys=1")
 
 
-@pytest.mark.slow
+@on_day(2, of=3)
 def test_an_authority_that_is_down_stops_no_registered_device(
     quick: Server, authority: AuthorityProcess, tmp_path: Path
 ) -> None:

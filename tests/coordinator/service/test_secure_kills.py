@@ -137,7 +137,7 @@ class Killed:
         return stage
 
 
-@on_day(0, of=2)
+@on_day(1, of=2)
 def test_a_coordinator_that_is_killed_in_every_exchange_goes_on_with_the_same_attempt(tmp_path: Path) -> None:
     world = Killed(tmp_path / "data")
     try:

@@ -23,6 +23,7 @@ from coordinator.service.sockets.tls import TlsCertificate, Unusable
 from tests.coordinator.service.conftest import Server, launch
 from tests.coordinator.service.devices import model_bytes, plan
 from tests.coordinator.service.raw import RawConnection, head
+from tests.rotating import on_day
 
 pytestmark = pytest.mark.whole
 
@@ -295,7 +296,7 @@ def test_an_authority_ends_tls_too(tmp_path: Path, pair: Pair) -> None:
         assert process.wait(20) == 0
 
 
-@pytest.mark.slow
+@on_day(0, of=3)
 def test_the_server_does_not_start_with_a_bad_pair_or_without_tls(tmp_path: Path) -> None:
     pair = issue(tmp_path)
     pair.key.write_text("no key")
