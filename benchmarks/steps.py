@@ -97,7 +97,7 @@ MODELS: dict[str, tuple[Callable[[], Learner], Any, int, int, dict[str, float | 
     "lstm": (shakespeare_lstm, tokens(80), 80, 3, {"exact": 1.0}),
     "transformer": (lambda: classifier(Transformer), tokens(40), 80, 3, {"exact": None, "traced": 1.0}),
     "resnet": (
-        lambda: classifier(ResNet), floats(3, 32, 32), 10, 3, {"exact": None, "traced": None, "channels_last": 1.0},
+        lambda: classifier(ResNet), floats(3, 32, 32), 10, 3, {"exact": None, "traced": 1.0, "channels_last": None},
     ),
 }  # fmt: skip
 

@@ -57,5 +57,5 @@ def test_the_aims_are_those_of_the_specification(monkeypatch: pytest.MonkeyPatch
         "perceptron_stacked-16": 0.6,
         "lstm_exact": 1.0,
         "transformer_traced": 1.0,
-        "resnet_channels_last": 1.0,
+        "resnet_traced": 1.0,
     }
