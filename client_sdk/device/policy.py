@@ -11,7 +11,7 @@ from client_sdk import codecs
 from client_sdk.device.strategies import lacks_half
 from client_sdk.privacy.accounting import epsilon_of, rho_of
 from client_sdk.privacy.costs import rho_under_masks
-from client_sdk.protocol.devices import Assignment, CheckIn, Policy, PrivacyBounds, PrivacyTerms, Task, rounded_size
+from client_sdk.protocol.devices import NO_BOUNDS, Assignment, CheckIn, Policy, PrivacyTerms, Task, rounded_size
 from client_sdk.protocol.secure import SECURE_VERSION, SecureBounds, SecureTask
 from client_sdk.secagg.consent import SecurePolicy, plain_refusal, require_terms, said_of_sums
 from client_sdk.secagg.errors import BadParameters, Refusal
@@ -70,7 +70,7 @@ def _strategy_refused(task: Task, offer: CheckIn) -> str | None:
 def privacy_refusal(terms: PrivacyTerms | None, policy: Policy, masked: float | None) -> str | None:
     """Why this device's owner allows no round with this noise, whatever its data have lost so far; None where one is
     allowed. What they have lost is in ``data_ledger``. ``masked``: see ``under_masks``."""
-    bounds, cost = policy.privacy or PrivacyBounds(), cost_of(terms, masked)
+    bounds, cost = policy.privacy or NO_BOUNDS, cost_of(terms, masked)
     if (least := bounds.private_only) is not None and (masked is None or masked < least):
         return f"This device's owner allows rounds only in which devices add noise of {least:g} x clip themselves."
     if bounds.most_epsilon is None:

@@ -61,6 +61,7 @@ from client_sdk.device.record import Joined, StorageError, TrainedWork
 from client_sdk.device.requests import NoAnswerInTime, short, why_not
 from client_sdk.identity import Entropy, Signer, key_of
 from client_sdk.protocol.devices import (
+    NO_BOUNDS,
     Assignment,
     CheckIn,
     CheckpointRef,
@@ -68,7 +69,6 @@ from client_sdk.protocol.devices import (
     Noted,
     Outcome,
     Policy,
-    PrivacyBounds,
     Withdrawal,
 )
 from client_sdk.protocol.names import Route
@@ -138,7 +138,7 @@ class RoundEnds(Enrolling):
         """Debit what this answer costs in the ledger of the data; ``ahead``: only ask whether it may be. Returns why
         not, which the device tells with its check-ins from now on."""
         debit = debit_for(self.record.coordinator, assignment, answer)
-        reply = self.observe((yield Spend(debit=debit, bounds=policy.privacy or PrivacyBounds(), ahead=ahead)))
+        reply = self.observe((yield Spend(debit=debit, bounds=policy.privacy or NO_BOUNDS, ahead=ahead)))
         if not isinstance(reply, Spent):
             raise TypeError(f"the driver answered Spend with {reply!r}")
         if reply.declined is None:

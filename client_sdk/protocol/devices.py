@@ -240,6 +240,10 @@ class PrivacyBounds(Message):
     """Take part only where devices add the noise themselves, of this noise multiplier or more. None: anywhere."""
 
 
+NO_BOUNDS = PrivacyBounds()
+"""Of an owner who requires nothing."""
+
+
 class Policy(Message):
     """What the owner of a device permits. Checked on the device before training, and sent with each check-in."""
 

@@ -10,8 +10,9 @@ rounds, such as whose turn it is, is in ``RunState`` and ``Fallback``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import not_
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -118,9 +119,19 @@ class Members(Mapping[str, Member]):
     def __contains__(self, device: object) -> bool:
         return device in self._places
 
+    def items(self) -> ItemsView[str, Member]:
+        return self._whole().items()
+
+    def values(self) -> ValuesView[Member]:
+        return self._whole().values()
+
     def count(self, *statuses: str) -> int:
         """How many have one of these statuses."""
         return sum(self._counts.get(status, 0) for status in statuses)
+
+    def _whole(self) -> dict[str, Member]:
+        """A walk over a dict takes a tenth of the time of one that looks each member up."""
+        return dict(zip(self._places, chain.from_iterable(self._parts), strict=True))
 
     def changed(self, device: str, member: Member) -> Members:
         """These, but the device, which is one of them, is in this condition."""
@@ -139,7 +150,9 @@ class Members(Mapping[str, Member]):
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """An object of members by device."""
         plain = handler.generate_schema(dict[str, Member])
-        as_dict = core_schema.wrap_serializer_function_ser_schema(lambda found, go_on: go_on(dict(found)), schema=plain)
+        as_dict = core_schema.wrap_serializer_function_ser_schema(
+            lambda found, go_on: go_on(found._whole()), schema=plain
+        )
         return core_schema.no_info_after_validator_function(cls, plain, serialization=as_dict)
 
 

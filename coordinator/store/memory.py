@@ -102,7 +102,7 @@ class _Table:
         if columns[0] in where:
             return buckets.get(tuple(where[name] for name in columns), _EMPTY)
         found = _Bucket()
-        for value in set(cast("Any", where[f"{columns[0]} in"])):
+        for value in cast("Any", where[f"{columns[0]} in"]):
             for key, row in buckets.get((value,), _EMPTY).rows.items():
                 found.put(key, row)
         return found
@@ -195,6 +195,7 @@ class MemoryReads(Reads):
     def _found(self, row: type, where: Where, order: str, limit: int | None) -> list[Any]:
         """The rows that meet the condition, as they are stored."""
         table, written = self._committed.tables[row], self._layer.get(row)
+        where = {name: frozenset(cast("Any", value)) if name[-3:] == " in" else value for name, value in where.items()}
         if tuple(where) == table.about.key:
             one = self._stored(row, tuple(where.values()))
             return [] if one is None else [one]
@@ -206,7 +207,7 @@ class MemoryReads(Reads):
             given = tuple(where[name] for name in table.beside if name in where)
             among = where.get(table.among) if len(given) == len(table.beside) else None
             if among is not None:
-                pairs = ((key, self._stored(row, key)) for key in sorted({(*given, one) for one in cast("Any", among)}))
+                pairs = ((key, self._stored(row, key)) for key in sorted((*given, one) for one in cast("Any", among)))
                 rows = {key: one for key, one in pairs if one is not None}
                 keys = list(rows)
             elif written:

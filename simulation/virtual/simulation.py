@@ -87,6 +87,9 @@ STATES_FOLDER = "states"
 """In a folder: what clients keep for strategies."""
 _YOUNG = 5000
 """How many new objects start a collection of garbage. Python's own 700 are those of six clients."""
+_OLD = 100
+"""How many collections of the middle generation start one of all that a round has made: a tenth of a large round's
+cost, and Python does not wait for more of it where the rest of the process is frozen."""
 _SETTINGS = Settings(max_hold_s=0.0, waiting_s=3600.0)
 
 
@@ -516,7 +519,8 @@ def garbage_frozen() -> Iterator[None]:
     if not _frozen_for:
         gc.freeze()
         _thresholds = gc.get_threshold()
-        gc.set_threshold(_thresholds[0] and max(_thresholds[0], _YOUNG), *_thresholds[1:])
+        often, seldom = max(_thresholds[0], _YOUNG), max(_thresholds[2], _OLD)
+        gc.set_threshold(_thresholds[0] and often, _thresholds[1], seldom)
     _frozen_for += 1
     try:
         yield

@@ -8,6 +8,7 @@ import pytest
 
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import StoreError
+from coordinator.store.rows import WaitingRow
 from tests.coordinator.store import rows
 from tests.coordinator.store.contract import StoreContract
 
@@ -59,3 +60,21 @@ def test_what_was_stored_outlives_close() -> None:
         rows.world(tx)
     store.close()
     assert store.run("r1") == rows.run("r1", created_at=1001.0)
+
+
+def test_rows_are_named_by_thousands_without_a_walk_over_the_names_for_each() -> None:
+    """A draw takes its devices out of the pool: each look at the whole list would cost the square of the cohort."""
+
+    class Names(list[str]):
+        def __contains__(self, name: object) -> bool:
+            raise AssertionError(f"the list was searched for {name}")
+
+    store = MemoryStore()
+    named = Names(f"d{number}" for number in range(100))
+    with store.transaction() as tx:
+        for device in (*named, "other"):
+            tx.insert_device(rows.device(device))
+        tx.put_waiting([rows.waiting(device) for device in (*named, "other")])
+    with store.transaction() as tx:
+        tx._delete(WaitingRow, {"device in": named})
+    assert [row.device for row in store.waiting(0.0)] == ["other"]
