@@ -2,13 +2,11 @@
 coordinator in such a round. A process of its own: ``python -m benchmarks._noop_floor FOLDER KEYS``, where KEYS is a
 file with the public keys of all devices.
 
-It has no avoidable work. Each request's Ed25519 signature, the digest of its body, its times and its nonce are checked
-on the event loop. What is acknowledged is durable: SQLite with synchronous=FULL, by one thread that commits whatever
-has come since its last transaction (in a crowd after the coordinator's pause). The rows are those that a coordinator
-writes for a round: a device that waits and its claim, which are deleted again, an event for each *started* and each
-report, a contribution, the round, its events and its checkpoint; an update's bytes are a row too. An update's report
-and values are parsed, and the updates are added and divided. There is no policy, no validation of messages, no replica,
-no audit, no meter.
+It has no avoidable work. Requests are checked and made durable as ``_bare_app`` says. The rows are those that a
+coordinator writes for a round: a device that waits and its claim, which are deleted again, an event for each *started*
+and each report, a contribution, the round, its events and its checkpoint; an update's bytes are a row too. An update's
+report and values are parsed, and the updates are added and divided. There is no policy, no validation of messages, no
+replica, no audit, no meter.
 """
 
 from __future__ import annotations
@@ -16,23 +14,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import sqlite3
 import sys
-import threading
 import time
-from base64 import b64decode, b64encode
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any
 
 import numpy as np
-import uvicorn
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from fastapi import FastAPI, Request, Response
 
-from client_sdk.credentials.identity_keys import key_id
-from client_sdk.protocol.names import PROTOCOL_HEADER, Route
-from coordinator.group_commit import LONGEST_PAUSE_S, PAUSES
+from benchmarks._bare_app import BareApp, Statement, json_answer, serve
+from client_sdk.protocol.names import Route
 
 RUN = "noop"
 TABLES = """
@@ -52,56 +42,15 @@ WAIT = "INSERT INTO waiting VALUES (?, ?, ?)"
 DRAW = "INSERT INTO claims SELECT device, ?, ? FROM waiting"
 EVENT = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)"
 COUNT = "INSERT INTO contributions VALUES (?, ?, ?, ?, ?)"
-Statement = tuple[str, tuple[Any, ...]]
 
 
-class Committer:
-    """One thread that commits all statements that have come since its last transaction."""
+class Floor(BareApp):
+    """The app, with the round under way."""
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._queue: SimpleQueue[tuple[list[Statement], asyncio.Future[None]]] = SimpleQueue()
-        self._loop = asyncio.get_running_loop()
-        threading.Thread(target=self._run, daemon=True).start()
-
-    async def durable(self, *statements: Statement) -> None:
-        """Returns once these are committed."""
-        done = self._loop.create_future()
-        self._queue.put((list(statements), done))
-        await done
-
-    def _run(self) -> None:
-        database = sqlite3.connect(self._file, isolation_level=None)
-        database.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;" + TABLES)
-        while True:
-            batch = [self._queue.get()]
-            while not self._queue.empty():
-                batch.append(self._queue.get())
-            began = time.monotonic()
-            database.execute("BEGIN IMMEDIATE")
-            for statements, _ in batch:
-                for text, values in statements:
-                    database.execute(text, values)
-            database.execute("COMMIT")
-            took_s = time.monotonic() - began
-            self._loop.call_soon_threadsafe(_done, [future for _, future in batch])
-            if len(batch) > 1:
-                time.sleep(min(LONGEST_PAUSE_S, PAUSES * took_s))
-
-
-def _done(futures: list[asyncio.Future[None]]) -> None:
-    for future in futures:
-        future.set_result(None)
-
-
-class Floor:
-    """The state of the app: the devices' keys, and the round under way."""
+    TABLES = TABLES
 
     def __init__(self, origin: str, file: Path, keys: list[str]) -> None:
-        self._origin, self._file = origin, file
-        self._keys = {key_id(raw).hex(): Ed25519PublicKey.from_public_bytes(raw) for raw in map(bytes.fromhex, keys)}
-        self._nonces: set[str] = set()
-        self._committer: Committer | None = None
+        super().__init__(origin, file, keys)
         self._model = np.zeros(16, np.float32)
         self._version, self._seq, self._link = 0, 0, ""
         self._begin()
@@ -116,34 +65,11 @@ class Floor:
     def _round(self) -> int:
         return self._version + 1
 
-    async def _durable(self, *statements: Statement) -> None:
-        if self._committer is None:
-            self._committer = Committer(self._file)
-        await self._committer.durable(*statements)
-
     def _event(self, kind: str, body: str) -> Statement:
         """Of the log, whose events name each other by a hash."""
         self._seq += 1
         self._link = hashlib.sha256(f"{self._link}{kind}{body}".encode()).hexdigest()
         return EVENT, (RUN, self._seq, time.time(), kind, self._round, body, self._link)
-
-    async def _body(self, request: Request) -> tuple[str, bytes]:
-        """The key id of who has signed the request, and its body. ValueError, InvalidSignature."""
-        body, headers = await request.body(), request.headers
-        parameters = headers["signature-input"].removeprefix("quorate=")
-        fields = dict(part.partition("=")[::2] for part in parameters.split(";")[1:])
-        uri, digest = self._origin + request.url.path, headers["content-digest"]
-        base = f'"@method": {request.method}\n"@target-uri": {uri}\n"content-digest": {digest}\n'
-        base += f'"@signature-params": {parameters}'
-        key, nonce = fields["keyid"].strip('"'), fields["nonce"]
-        signature = b64decode(headers["signature"].removeprefix("quorate=:")[:-1])
-        self._keys[key].verify(signature, base.encode())
-        if digest != f"sha-256=:{b64encode(hashlib.sha256(body).digest()).decode()}:":
-            raise ValueError("another body was signed")
-        if not int(fields["created"]) - 10 <= time.time() <= int(fields["expires"]) or nonce in self._nonces:
-            raise ValueError("this request is old")
-        self._nonces.add(nonce)
-        return key, body
 
     async def check_in(self, request: Request) -> Response:
         key, body = await self._body(request)
@@ -152,7 +78,7 @@ class Floor:
         await self._durable((WAIT, (key, time.time(), body.decode())))
         if len(self._come) == len(self._keys) and all(not one.done() for one in self._come.values()):
             await self._draw()
-        return _json(await answer)
+        return json_answer(await answer)
 
     async def _draw(self) -> None:
         devices, number = list(self._come), self._round
@@ -174,7 +100,7 @@ class Floor:
         key, body = await self._body(request)
         json.loads(body)
         await self._durable(self._event("Started", json.dumps({"device": key})))
-        return _json(b"{}")
+        return json_answer(b"{}")
 
     async def update(self, request: Request) -> Response:
         key, body = await self._body(request)
@@ -193,7 +119,7 @@ class Floor:
         if self._reported == len(self._keys):
             await self._commit()
         receipt = {"run": RUN, "round": report["round"], "device": key, "digest": digest, "weight": weight}
-        return _json(json.dumps(receipt).encode())
+        return json_answer(json.dumps(receipt).encode())
 
     async def _commit(self) -> None:
         self._model = (self._model + self._sum / self._weight).astype(np.float32)
@@ -210,7 +136,7 @@ class Floor:
         self._begin()
 
     async def run(self, request: Request) -> Response:
-        return _json(json.dumps({"version": self._version}).encode())
+        return json_answer(json.dumps({"version": self._version}).encode())
 
     def app(self) -> FastAPI:
         """The app, with the paths of the protocol."""
@@ -226,27 +152,9 @@ class Floor:
         return app
 
 
-def _json(content: bytes) -> Response:
-    return Response(content, media_type="application/json", headers={PROTOCOL_HEADER: "1"})
-
-
-class _Server(uvicorn.Server):
-    """Says its address once it listens."""
-
-    async def startup(self, sockets: Any = None) -> None:
-        await super().startup(sockets)
-        print(json.dumps({"url": f"http://127.0.0.1:{sockets[0].getsockname()[1]}"}), flush=True)
-
-
 def main() -> None:
     folder, keys = map(Path, sys.argv[1:])
-    config = uvicorn.Config(
-        lambda *_: None, port=0, access_log=False, log_level="error", backlog=1024, timeout_keep_alive=75
-    )
-    listener = config.bind_socket()
-    origin = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    config.app = Floor(origin, folder / "floor.sqlite3", json.loads(keys.read_text())).app()
-    _Server(config).run(sockets=[listener])
+    serve(lambda origin: Floor(origin, folder / "floor.sqlite3", json.loads(keys.read_text())).app())
 
 
 if __name__ == "__main__":

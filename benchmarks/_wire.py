@@ -72,9 +72,8 @@ def cpu_s(pid: int) -> float:
 class ServerProcess(MeasuredProcess):
     """``quorate serve`` in a folder, on a free port, with an authority inside."""
 
-    def __init__(self, folder: Path, *program: str) -> None:
-        """``program``: a module that runs the command, and its own arguments; none: the coordinator's."""
-        command = [sys.executable, "-m", *(program or ("coordinator.cli",)), "serve", "--json", "--port", "0"]
+    def __init__(self, folder: Path) -> None:
+        command = [sys.executable, "-m", "coordinator.cli", "serve", "--json", "--port", "0"]
         super().__init__(*command, "--data", str(folder), "--dev-authority")
         token = Path(self.settings["device_token_file"]).read_text("ascii")
         self.token = EnrolmentToken.parse(token.strip())

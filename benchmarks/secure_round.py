@@ -9,10 +9,11 @@ too. The server, and its floor, has half of the machine's cores to itself (``_co
 
     secure_round_server_cpu_vs_floor   CPU seconds of the server for a round, from the first check-in to the last
                                        answer, over its floor; median of a run's pairs, each a round and then its floor.
-                                       Floor: the same requests, with the same bytes and signed afresh, sent to the same
-                                       service with handlers that check a message's signature and wait for each other
-                                       (``_secure_floor``), beside as much work as the devices do (``_secure_load``);
-                                       and the bare opening of the same sum (``_secagg_floor.unmask``)
+                                       Floor: the same requests, with the same bytes and signed afresh, sent to the
+                                       barest FastAPI app, which checks their signatures and lets them wait for each
+                                       other (``_secure_floor``), beside as much work as the devices do
+                                       (``_secure_load``); and the bare opening of the same sum
+                                       (``_secagg_floor.unmask``)
     secure_round_server_cpu_vs_durable   the same over a floor that also stores each message durably, as one row, before
                                        it acknowledges it: as any service must that keeps what it acknowledged
     secure_round_server_cpu_vs_quiet   the same over the floor on a machine that does nothing else
@@ -78,7 +79,9 @@ class Rounds:
         self.requests = 0
         self.stayed = Notes()
         self._servers_cores, others = halves()
-        with on(others), self._server(folder / "data") as server:
+        with on(self._servers_cores):
+            server = ServerProcess(folder / "data")
+        with on(others), server:
             self.fleet = Fleet(server, n, parameters, MOST_EXCHANGE_S, 1)
             self.vanishing = self.fleet.vanishing(EACH)
             self.plain = plain_round(server, parameters)
@@ -92,35 +95,30 @@ class Rounds:
         self.fleet.require_right(1, {})
         longest_s = self.fleet.longest_exchange_s(1)
         self.fleet.begin_again(min(max(least_s, PATIENCE * longest_s), MOST_EXCHANGE_S), pairs)
-        answers = folder / "answers.json"
-        requests = self._requests(answers)
+        requests = self._requests()
         opening = self._opening()
         opening()
-        with self._server(folder / "floor", "benchmarks._secure_floor", str(answers)) as server:
-            replay = Replay(server, self.fleet.members, self.fleet.model)
+        with on(self._servers_cores):
+            replay = Replay(folder / "floor", self.fleet.members, self.fleet.model, answers_of(requests))
+        with replay:
             replay.play(requests, quiet=True)
             for number in counted("secure rounds with their floor", range(1, pairs + 1)):
                 self.ours.append(self.fleet.play(self.vanishing))
                 self.fleet.require_right(number, self.vanishing)
-                self.empty.append(replay.play(self._requests(answers)))
-                self.durable.append(replay.play(self._requests(answers, durable=True)))
-                self.quiet.append(replay.play(self._requests(answers), quiet=True))
+                requests = self._requests()
+                self.empty.append(replay.play(requests))
+                self.durable.append(replay.play(requests, durable=True))
+                self.quiet.append(replay.play(requests, quiet=True))
                 self.opening.append(cost_s(opening, time.thread_time))
                 self.fleet.come_back(self.vanishing)
 
-    def _server(self, folder: Path, *program: str) -> ServerProcess:
-        with on(self._servers_cores):
-            return ServerProcess(folder, *program)
-
-    def _requests(self, answers: Path, *, durable: bool = False) -> list[list[Noted]]:
-        """Those of the last round, by device, without registrations. Writes what the floor answers to them, and whether
-        it stores messages."""
+    def _requests(self) -> list[list[Noted]]:
+        """Those of the last round, by device, without registrations."""
         members = self.fleet.members
         found = [[noted for noted in member.notes.requests if noted.path != Route.REGISTER] for member in members]
         self.requests = sum(map(len, found))
         stayed = [member.notes for member in members if member.number not in self.vanishing]
         self.stayed = max(stayed, key=lambda notes: notes.bytes)
-        answers.write_text(answers_of(found, durable=durable))
         return found
 
     def _opening(self) -> Callable[[], None]:
