@@ -95,16 +95,19 @@ def peak(values: Array | Iterable[Array]) -> float:
     largest = 0.0
     for block in (values,) if isinstance(values, np.ndarray) else values:
         if block.size:
-            flat = widen(block)
-            loops = compiled.loops
-            top = max(float(flat.max()), -float(flat.min())) if loops is None else loops.largest(flat)
-            largest = max(largest, _finite(top))
+            largest = max(largest, _finite(_magnitude(widen(block))))
     if largest > RANGE:
         raise OutOfRange(
             f"a value of magnitude {largest:g} is above {RANGE:g}, the most that a sum takes: scale the "
             "model's inputs, or leave the tensor out of task.averaged"
         )
     return largest
+
+
+def _magnitude(values: Float32) -> float:
+    """The largest magnitude of one or more values; infinity or NaN where one is not finite."""
+    loops = compiled.loops
+    return max(float(values.max()), -float(values.min())) if loops is None else loops.largest(values)
 
 
 @np.errstate(over="ignore", invalid="ignore")
@@ -283,7 +286,7 @@ class ExactSum:
                 piece = part[first - at : end - at]
                 if not piece.size:
                     continue
-                top = max(float(piece.max()), -float(piece.min()))
+                top = _magnitude(piece)
                 is_small, ended = top < _SMALL, end <= stop
                 if is_small and top:  # zeros count alike at each level
                     largest = max(largest, top)
@@ -503,7 +506,7 @@ def _bound(part: Float32) -> float:
     _BLOCK * 2^-24 = 1.2 %. A compiled loop finds max|x| itself at that cost.
     """
     if compiled.loops is not None:
-        return min(math.inf, compiled.loops.largest(part))  # infinity for NaN too
+        return min(math.inf, _magnitude(part))  # infinity for NaN too
     square = float(part.dot(part))
     return math.sqrt(square * 1.02) if 0.0 <= square < math.inf else math.inf
 
