@@ -25,6 +25,7 @@ from coordinator.datacenter.progress import ProgressThrottle, plain_line
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Callable
 
     from client_sdk.http.client import Notice
     from client_sdk.protocol.workers import Lease
@@ -309,11 +310,14 @@ def follow(
         stopped_by_signals() as stop,
     ):
         note_leftovers(end_leftovers(folder, node))
-        output = _Output(as_json)
+
+        def output(kind: str, text: str) -> None:
+            say_json({"kind": kind, "text": text}) if as_json else say(text)
+
         text = f"This is machine {node} of the group in {folder}, and waits for its leader. Ctrl-C stops it."
-        output.say("ready", text)
+        output("ready", text)
         _until_stopped(follower, folder, ready, wanted.data, output, stop, threads)
-    output.say("stopped", "Stopped.")
+    output("stopped", "Stopped.")
 
 
 def _until_stopped(
@@ -321,7 +325,7 @@ def _until_stopped(
     folder: Path,
     ready: PreflightReport,
     data: dict[str, str],
-    output: _Output,
+    output: Callable[[str, str], None],
     stop: threading.Event,
     threads: int | None,
 ) -> None:
@@ -332,28 +336,15 @@ def _until_stopped(
     while not stop.wait(LOOK_S):
         if follower.has_leader() != led:
             led = not led
-            output.say("led" if led else "alone", "The leader responds." if led else "No leader responds.")
+            output("led" if led else "alone", "The leader responds." if led else "No leader responds.")
         order = follower.order()
         if order is None or order.key == done:
             continue
         done = order.key
         again = f", start {order.start + 1}" if order.start else ""
-        output.say("training", f"Training {order.spec.get('learner')} on {order.data} with the group{again}.")
+        output("training", f"Training {order.spec.get('learner')} on {order.data} with the group{again}.")
         began = time.monotonic()
         reason = multi_machine.follow(follower, order, folder, ready.learners, data, stop, threads)
         if not stop.is_set():
             over = f"This part ended after {time.monotonic() - began:.1f} s."
-            output.say("done" if reason is None else "broke-off", over if reason is None else f"It broke off: {reason}")
-
-
-class _Output:
-    """Prints events as text or JSON."""
-
-    def __init__(self, as_json: bool) -> None:
-        self._as_json = as_json
-
-    def say(self, kind: str, text: str) -> None:
-        if self._as_json:
-            say_json({"kind": kind, "text": text})
-        else:
-            say(text)
+            output("done" if reason is None else "broke-off", over if reason is None else f"It broke off: {reason}")

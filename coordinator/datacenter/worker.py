@@ -284,14 +284,5 @@ class DatacenterWorker(DeviceDriver):
         self._notify("given-back", f"Gave round {lease.round} of {lease.run} back: {reason}", lease)
 
     def _poll(self) -> WorkerPoll:
-        offer = self._trainer.offer()
-        return WorkerPoll(
-            instance=self.instance,
-            installation=self._files.installation(),
-            learners=offer.learners,
-            data=offer.data,
-            nproc=offer.nproc,
-            strategies=offer.strategies,
-            memory_bytes=offer.memory_bytes,
-            hold_s=self._hold_s,
-        )
+        installation = self._files.installation()
+        return self._trainer.offer(instance=self.instance, installation=installation, hold_s=self._hold_s)
