@@ -326,7 +326,7 @@ def _row(entry: Joined) -> list[Any]:
 # ------------------------------------------------------------ device keys
 # ``quorate device show | rotate | leave``: a device's id, key and certificate.
 #
-# This file prints lines. ``http.authority`` and ``http.leave`` do the work.
+# This file prints lines. ``http.authority`` does the work.
 
 
 @app.command(
@@ -382,8 +382,8 @@ def leave(
 ) -> None:
     _require(folder)
     from client_sdk.device.storage import FileStorage
-    from client_sdk.http.leave import Kept
-    from client_sdk.http.leave import leave as leave_all
+    from client_sdk.http.authority import Kept
+    from client_sdk.http.authority import leave as leave_all
     from client_sdk.protocol.problems import ProblemError
 
     left = folder / "left.json"
