@@ -20,7 +20,7 @@ import typer
 
 from client_sdk.commands.long_running import Threads
 from client_sdk.commands.token_file import TokenFile, enrolment_token
-from client_sdk.terminal import DEFAULT_URL, Json, Url, fail, note, say, say_json
+from client_sdk.terminal import DEFAULT_URL, Json, Url, fail, note, show_answer
 from coordinator.datacenter.progress import ProgressThrottle, plain_line
 
 if TYPE_CHECKING:
@@ -235,19 +235,17 @@ class AgentOutput:
     def _print(
         self, kind: str, text: str, run: str | None, round: int | None, about: dict[str, Any] | None = None
     ) -> None:
-        if self._as_json:
-            say_json({"kind": kind, "run": run, "round": round, "text": text, **(about or {})})
-        else:
-            say(f"{run} round {round}: {text}" if about is not None else text[:1].upper() + text[1:])
+        line = f"{run} round {round}: {text}" if about is not None else text[:1].upper() + text[1:]
+        shown = {"kind": kind, "run": run, "round": round, "text": text, **(about or {})}
+        show_answer(shown, line, as_json=self._as_json)
 
     def ready(self, url: str, ready: PreflightReport, nproc: int) -> None:
-        if self._as_json:
-            say_json({"kind": "ready", "coordinator": url, "nproc": nproc, **ready.model_dump()})
-            return
         held = ", ".join(f"{name} ({count:,} examples)" for name, count in ready.examples.items())
         on = f"{ready.gpus} GPU{'s' if ready.gpus > 1 else ''}" if ready.gpus else "CPUs"
         group = f"up to {nproc} processes" if nproc > 1 else "one process"
-        say(f"This worker holds {held}, trains with {group} on {on}, and talks to {url}. Ctrl-C stops it.")
+        text = f"This worker holds {held}, trains with {group} on {on}, and talks to {url}. Ctrl-C stops it."
+        shown = {"kind": "ready", "coordinator": url, "nproc": nproc, **ready.model_dump()}
+        show_answer(shown, text, as_json=self._as_json)
 
     def of_group(self, text: str) -> None:
         """Print that a machine of the group came, went, or is excluded."""
@@ -312,7 +310,7 @@ def follow(
         note_leftovers(end_leftovers(folder, node))
 
         def output(kind: str, text: str) -> None:
-            say_json({"kind": kind, "text": text}) if as_json else say(text)
+            show_answer({"kind": kind, "text": text}, text, as_json=as_json)
 
         text = f"This is machine {node} of the group in {folder}, and waits for its leader. Ctrl-C stops it."
         output("ready", text)
