@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TypeVar, assert_never
 
 import httpx2
@@ -142,9 +141,7 @@ class AuthorityClient:
     def __enter__(self) -> AuthorityClient:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _certificate(self, body: bytes, signer: Signer) -> Certificate:
