@@ -208,7 +208,7 @@ class Message(BaseModel):
 T = TypeVar("T")
 
 
-def copied(kind: type[T], *sources: object, **others: Any) -> T:
+def copied(kind: type[T], /, *sources: object, **others: Any) -> T:
     """One of ``kind``, a message or a dataclass: its fields are ``others``, and the attributes of their names of the
     first source that has them."""
     names: Iterable[str] = kind.model_fields if issubclass(kind, BaseModel) else vars(kind)["__dataclass_fields__"]

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import psutil
 
+from client_sdk.protocol.names import copied
 from client_sdk.protocol.workers import Lease, WorkerPoll, all_strategies
 from coordinator.datacenter.agent_folder import AgentFolder
 from coordinator.datacenter.job import launch
@@ -173,7 +174,9 @@ class JobTrainer:
             raise TrainingFailed(f"This worker may not train the learner {lease.task.learner}.")
         folder = self._folder.job(lease.run, lease.checkpoint.digest, lease.plan_digest)
         try:
-            return JobSpec(
+            return copied(
+                JobSpec,
+                self._machine,
                 learner=lease.task.learner,
                 data=source,
                 recipe=recipe_of(lease),
@@ -184,10 +187,6 @@ class JobTrainer:
                 checkpoint_every=steps_between_saves(lease.datacenter.steps, self._machine.checkpoint_every),
                 resume=True,
                 nproc=lease.datacenter.nproc,
-                device=self._machine.device,
-                threads=self._machine.threads,
-                hang_s=self._machine.hang_s,
-                max_restarts=self._machine.max_restarts,
             )
         except ValueError as error:
             raise TrainingFailed(f"The plan cannot be trained here: {' '.join(str(error).split())}") from None
