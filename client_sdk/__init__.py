@@ -68,32 +68,7 @@ _HOMES = {
     "stopped_by_signals": "client_sdk.commands.stopping",
 }
 
-__all__ = [
-    "BF16",
-    "Catalogue",
-    "Client",
-    "DeviceKey",
-    "FileStorage",
-    "LearnerTrainer",
-    "MemoryStorage",
-    "Notice",
-    "OperatorClient",
-    "Pacing",
-    "Policy",
-    "Problem",
-    "ProblemError",
-    "Score",
-    "SecureBounds",
-    "Storage",
-    "StorageError",
-    "Task",
-    "Tensors",
-    "Trainer",
-    "Update",
-    "Work",
-    "participate",
-    "stopped_by_signals",
-]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> object:

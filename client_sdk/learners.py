@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from importlib import import_module
 from importlib.metadata import EntryPoint
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from client_sdk import codecs
 from client_sdk.data import count, held_out_part, training_part
@@ -52,7 +52,10 @@ class LearnerError(Exception):
 
 
 class Trainer(Protocol):
-    """The port through which a device trains. ``LearnerTrainer`` implements it; an app may supply another."""
+    """The port through which a device trains. ``LearnerTrainer`` implements it; an app may supply another. One that has
+    ``roles``, ``first_model``, or ``strategies`` and ``train_by`` too, as that has them, can say which tensors its
+    learners call statistics, knows where first models of secure rounds come from, or takes part in runs whose strategy
+    has a device's half."""
 
     @property
     def learners(self) -> dict[str, str]:
@@ -68,42 +71,6 @@ class Trainer(Protocol):
 
         The text of any exception becomes the reason of a withdrawal.
         """
-
-
-@runtime_checkable
-class RolesTrainer(Trainer, Protocol):
-    """The port of a device that can say which tensors its learners call statistics."""
-
-    def roles(self, learner: str, model: Manifest) -> Roles | None:
-        """See ``roles_of``."""
-
-
-@runtime_checkable
-class StrategyTrainer(Trainer, Protocol):
-    """The port of a device that takes part in runs whose strategy has a device's half."""
-
-    @property
-    def strategies(self) -> Mapping[str, str]:
-        """Name -> version of each half that is here."""
-
-    def train_by(
-        self,
-        half: DeviceStrategy,
-        assignment: Assignment,
-        checkpoint: Tensors,
-        state: Tensors,
-        device: str,
-        deadline: Callable[[], float],
-    ) -> Local:
-        """Train by this half, from what the device keeps: see ``train``, and ``strategies.train_by``."""
-
-
-@runtime_checkable
-class FirstModels(Protocol):
-    """The port of a device that makes first models itself, so that it knows where those of secure rounds come from."""
-
-    def first_model(self, learner: str) -> Callable[[int], Tensors] | None:
-        """The ``initial`` of this learner: seed -> the tensors of a first model. None: it makes none."""
 
 
 class Catalogue:
@@ -255,7 +222,7 @@ class LearnerTrainer:
         return self._examples if self._examples is not None else count(self._data)
 
     def first_model(self, learner: str) -> Callable[[int], Tensors] | None:
-        """See ``FirstModels``."""
+        """The ``initial`` of this learner: seed -> the tensors of a first model. None: it makes none."""
         made: Callable[[int], Tensors] | None = getattr(self.catalogue.load(learner), "initial", None)
         return made
 
@@ -268,12 +235,12 @@ class LearnerTrainer:
         )  # fmt: skip
 
     def roles(self, learner: str, model: Manifest) -> Roles | None:
-        """See ``RolesTrainer``."""
+        """See ``roles_of``."""
         return roles_of(self.catalogue.load(learner), model)
 
     @property
     def strategies(self) -> Mapping[str, str]:
-        """See ``StrategyTrainer``."""
+        """Name -> version of each half that is here."""
         return strategies.installed()
 
     def train_by(
@@ -285,7 +252,7 @@ class LearnerTrainer:
         device: str,
         deadline: Callable[[], float],
     ) -> Local:
-        """See ``StrategyTrainer``."""
+        """Train by this half, from what the device keeps: see ``train``, and ``strategies.train_by``."""
         learner = self.catalogue.load(assignment.task.learner)
         require_roles(learner, checkpoint, assignment)
 

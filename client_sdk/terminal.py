@@ -269,6 +269,15 @@ def plain(value: Any) -> Any:
     return value
 
 
+def show_answer(found: Any, *lines: str, as_json: bool) -> None:
+    """Print what was done or found as lines of text; with ``as_json`` this value in their place."""
+    if as_json:
+        say_json(found)
+        return
+    for line in lines:
+        say(line)
+
+
 def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str = "Nothing yet.") -> None:
     """Print a table in aligned columns of plain text, the same on a terminal and in a file; ``empty`` where there is no
     row."""

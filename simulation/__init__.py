@@ -36,17 +36,7 @@ _HOMES = {
     "simulate": "simulation.simulator.simulate",
 }
 
-__all__ = [
-    "Behaviour",
-    "ClientFailed",
-    "Clients",
-    "History",
-    "Plan",
-    "SimulationError",
-    "Stalled",
-    "partition",
-    "simulate",
-]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> object:

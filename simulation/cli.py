@@ -15,6 +15,7 @@ import typer
 from client_sdk.commands.joining import FILES, Target, takes_options
 from client_sdk.commands.long_running import Threads
 from client_sdk.commands.token_file import VARIABLE, TokenFile, enrolment_token
+from client_sdk.protocol.names import copied
 from client_sdk.terminal import DEFAULT_URL, Json, Url, fail, say, say_json
 from simulation.commands import privacy
 from simulation.commands.ask import ask
@@ -122,31 +123,38 @@ def fleet(
         say("Stopped. " + running.total().sentence)
 
 
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions:
+    """The options of a demo, besides those of its fleet."""
+
+    select: Annotated[int, typer.Option(min=1, help="Devices selected for a round.")] = 300
+    goal: Annotated[int, typer.Option(min=1, help="Reports that close a round.")] = 256
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds to commit, before the secure ones.")] = 15
+    secure_rounds: Annotated[int, typer.Option(min=0, help="Secure rounds that follow, from the last checkpoint.")] = 2
+    secure: Annotated[bool, typer.Option("--secure", envvar="SECURE", help="All rounds are secure.")] = False
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over its data that a device makes in a round.")] = 3
+    batch_size: Annotated[int, typer.Option(min=1, help="Examples of a training step.")] = 20
+    learning_rate: Annotated[float, typer.Option(help="Of the devices' SGD.")] = 0.3
+    server_learning_rate: Annotated[float, typer.Option(help="How many times the mean update is taken.")] = 1.8
+    processes: Processes = 2
+    learner: LearnerName = "quorate:mnist-mlp"
+    folder: Annotated[
+        Path | None, typer.Option(help="Folder of the demo: new or empty. (default: a temporary one)")
+    ] = None
+    port: Annotated[int, typer.Option(help="The coordinator's TCP port; 0 takes any free one.")] = 0
+    compare: Annotated[
+        bool, typer.Option("--compare", envvar="COMPARE", help="Also train a bare loop on the same cohorts.")
+    ] = False
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", envvar="DEMO_JSON", help="Write rounds and accuracies as JSON.")
+    ] = None
+
+
 @app.command(epilog="Example: quorate demo --compare")
 @takes_options
 def demo(
     options: FleetOptions = FleetOptions(),
-    select: Annotated[int, typer.Option(min=1, help="Devices selected for a round.")] = 300,
-    goal: Annotated[int, typer.Option(min=1, help="Reports that close a round.")] = 256,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds to commit, before the secure ones.")] = 15,
-    secure_rounds: Annotated[int, typer.Option(min=0, help="Secure rounds that follow, from the last checkpoint.")] = 2,
-    secure: Annotated[bool, typer.Option("--secure", envvar="SECURE", help="All rounds are secure.")] = False,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over its data that a device makes in a round.")] = 3,
-    batch_size: Annotated[int, typer.Option(min=1, help="Examples of a training step.")] = 20,
-    learning_rate: Annotated[float, typer.Option(help="Of the devices' SGD.")] = 0.3,
-    server_learning_rate: Annotated[float, typer.Option(help="How many times the mean update is taken.")] = 1.8,
-    processes: Processes = 2,
-    learner: LearnerName = "quorate:mnist-mlp",
-    folder: Annotated[
-        Path | None, typer.Option(help="Folder of the demo: new or empty. (default: a temporary one)")
-    ] = None,
-    port: Annotated[int, typer.Option(help="The coordinator's TCP port; 0 takes any free one.")] = 0,
-    compare: Annotated[
-        bool, typer.Option("--compare", envvar="COMPARE", help="Also train a bare loop on the same cohorts.")
-    ] = False,
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE", envvar="DEMO_JSON", help="Write rounds and accuracies as JSON.")
-    ] = None,
+    chosen: DemoOptions = DemoOptions(),
     as_json: Json = False,
 ) -> None:
     """Watch a whole federation learn on this machine: coordinator, devices and evaluator are real processes.
@@ -157,24 +165,8 @@ def demo(
     from simulation.demo.setting import Setting
 
     split, habits = options.made()
-    setting = Setting(
-        split=split,
-        habits=habits,
-        learner=learner,
-        processes=processes,
-        select=select,
-        goal=goal,
-        rounds=rounds,
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        server_learning_rate=server_learning_rate,
-        port=port,
-        compare=compare,
-        secure_rounds=secure_rounds,
-        secure=secure,
-    )
-    run_demo(setting, folder, report, as_json)
+    setting = copied(Setting, chosen, split=split, habits=habits)
+    run_demo(setting, chosen.folder, chosen.report, as_json)
 
 
 app.add_typer(privacy.app, name="privacy")

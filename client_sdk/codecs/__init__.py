@@ -13,52 +13,32 @@ from functools import lru_cache
 from itertools import chain
 from typing import cast
 
-from client_sdk.codecs.entropy import ENTROPY, EntropyCoded
-from client_sdk.codecs.few_bits import EDEN, SIGN, STOCHASTIC, FewBits
-from client_sdk.codecs.linear_map import NOTHING_DRAWN, ROTATED, SAMPLED, LinearMap, shared_seed
-from client_sdk.codecs.port import BLOCK, FLOAT16, FLOAT32, Codec, Identity, LinearCodec, Origin, longest_body
-from client_sdk.codecs.stochastic8 import STOCHASTIC8
-from client_sdk.codecs.top import TOP
+from client_sdk.codecs.entropy import ENTROPY as ENTROPY
+from client_sdk.codecs.entropy import EntropyCoded as EntropyCoded
+from client_sdk.codecs.few_bits import EDEN as EDEN
+from client_sdk.codecs.few_bits import SIGN as SIGN
+from client_sdk.codecs.few_bits import STOCHASTIC as STOCHASTIC
+from client_sdk.codecs.few_bits import FewBits as FewBits
+from client_sdk.codecs.linear_map import NOTHING_DRAWN as NOTHING_DRAWN
+from client_sdk.codecs.linear_map import ROTATED as ROTATED
+from client_sdk.codecs.linear_map import SAMPLED as SAMPLED
+from client_sdk.codecs.linear_map import LinearMap as LinearMap
+from client_sdk.codecs.linear_map import shared_seed as shared_seed
+from client_sdk.codecs.port import BLOCK as BLOCK
+from client_sdk.codecs.port import FLOAT16 as FLOAT16
+from client_sdk.codecs.port import FLOAT32 as FLOAT32
+from client_sdk.codecs.port import Codec as Codec
+from client_sdk.codecs.port import Identity as Identity
+from client_sdk.codecs.port import LinearCodec as LinearCodec
+from client_sdk.codecs.port import Origin as Origin
+from client_sdk.codecs.port import longest_body as longest_body
+from client_sdk.codecs.stochastic8 import STOCHASTIC8 as STOCHASTIC8
+from client_sdk.codecs.top import TOP as TOP
 from client_sdk.extensions import CannotLoad, extensions, provided_now
 from client_sdk.protocol.names import did_you_mean
 from client_sdk.tensors.floats import Float32
 from client_sdk.tensors.manifest import Array, Manifest, ManifestMismatch, TensorError, Tensors, shown
 from client_sdk.tensors.safetensors_file import Source, TensorHeader
-
-__all__ = [
-    "BLOCK",
-    "EDEN",
-    "ENTROPY",
-    "FLOAT16",
-    "FLOAT32",
-    "GROUP",
-    "NOTHING_DRAWN",
-    "ROTATED",
-    "SAMPLED",
-    "SIGN",
-    "STOCHASTIC",
-    "STOCHASTIC8",
-    "TOP",
-    "BesideStatistics",
-    "Codec",
-    "CodecFailed",
-    "EntropyCoded",
-    "FewBits",
-    "Identity",
-    "LinearCodec",
-    "LinearMap",
-    "Origin",
-    "UnknownCodec",
-    "as_decoded",
-    "beside",
-    "get",
-    "linear",
-    "linear_names",
-    "longest_body",
-    "names",
-    "seed_for",
-    "shared_seed",
-]  # fmt: skip
 
 GROUP = "quorate.codecs"
 _LISTED, _LONGEST = 12, 60

@@ -42,27 +42,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from client_sdk.chance import labelled, sha256_bytes
 from client_sdk.codecs import rans
-from client_sdk.codecs.port import (
-    BLOCK,
-    Octets,
-    Origin,
-    Pieces,
-    beside_shapes,
-    by_tensor,
-    octets_of,
-    of_shapes,
-    require_delta,
-    shapes_alone,
-)
-from client_sdk.tensors.floats import Float32, flatten, split
-from client_sdk.tensors.manifest import Array, Manifest, OutOfRange, Tensors, TensorSpec
-from client_sdk.tensors.safetensors_file import Source, TensorHeader
+from client_sdk.codecs.port import FlatCodec, Octets, Origin, Pieces, Read, total
+from client_sdk.tensors.floats import Float32
+from client_sdk.tensors.manifest import Manifest, OutOfRange, Tensors, TensorSpec
 
 CODES = "entropy.codes"
 """The name under which the bytes travel; no tensor of a model may have it."""
@@ -101,7 +90,7 @@ Bits = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class EntropyCoded:
+class EntropyCoded(FlatCodec):
     """One of the codecs of this file."""
 
     name: str
@@ -109,50 +98,29 @@ class EntropyCoded:
     """Of a value, on average."""
     lossless: bool = False
 
-    def encode(self, delta: Mapping[str, Array], origin: Origin) -> Tensors:
-        """The bytes, and names and shapes. Raises NotFinite, OutOfRange, ManifestMismatch (not float32, or a name that
-        this codec keeps for itself)."""
-        require_delta(delta, (CODES,), self.name)
-        manifest = Manifest.of(delta).in_file_order()
+    OWN: ClassVar = (CODES,)
+
+    def _own(self, manifest: Manifest) -> dict[str, TensorSpec]:
+        return {CODES: TensorSpec("U8", (self._bytes(manifest),))}
+
+    def _encoded(self, flat: Float32, manifest: Manifest, origin: Origin) -> Tensors:
+        """The bytes."""
         body = np.zeros(self._bytes(manifest), np.uint8)
-        values = flatten(delta, manifest)
-        if values.any():
-            found = _Encoder(values, _Layout.of(manifest), origin).within(body.size)
+        if flat.any():
+            found = _Encoder(flat, _Layout.of(manifest), origin).within(body.size)
             body[: len(found)] = np.frombuffer(found, np.uint8)
-        return {**shapes_alone(delta), CODES: body}
+        return {CODES: body}
 
-    def decode(self, tensors: Mapping[str, Array]) -> Tensors:
-        """float32 of each. Raises ManifestMismatch when these are not the tensors that this codec writes, OutOfRange
-        as ``blocks``."""
-        manifest = self._manifest(Manifest.of(tensors))
-        view = np.ascontiguousarray(tensors[CODES]).data
-        parts = list(_decoded(lambda begin, size: view[begin : begin + size], view.nbytes, _Layout.of(manifest)))
-        return split(np.concatenate([np.empty(0, np.float32), *parts]), manifest)
-
-    def wire(self, manifest: Manifest) -> Manifest:
-        """Names and shapes without data, and the bytes. Raises ManifestMismatch for the name of these."""
-        return beside_shapes(manifest, {CODES: TensorSpec("U8", (self._bytes(manifest),))}, self.name)
-
-    def blocks(self, source: Source, header: TensorHeader, block: int = BLOCK) -> Iterator[Float32]:
-        """See ``Codec.blocks``. Memory: a piece's arrays, some 5 MB, 3 MB of tables, and the classes, at most one for
-        16 values. OutOfRange where the bytes are none that this codec writes, at the latest behind the last block."""
-        return self._blocks(source, header, self._manifest(header.manifest), block)
-
-    def _blocks(self, source: Source, header: TensorHeader, manifest: Manifest, block: int) -> Iterator[Float32]:
-        layout, (first, last) = _Layout.of(manifest), header.offsets[CODES]
-        with octets_of(source) as octets:
-            decoded = _decoded(lambda begin, size: octets(first + begin, size), last - first, layout)
-            bounds = [0, *(stop for _, _, stop in layout.pieces())]
-            yield from by_tensor(Pieces(bounds, lambda _: next(decoded)).read, manifest, block)
+    def _read(self, manifest: Manifest, own: Mapping[str, Octets]) -> Read:
+        """See ``FlatCodec``; the vector is read in order. Memory: a piece's arrays, some 5 MB, 3 MB of tables, and the
+        classes, at most one for 16 values. OutOfRange where the bytes are none that this codec writes, at the latest
+        behind the last block."""
+        layout = _Layout.of(manifest)
+        decoded = _decoded(own[CODES], self._bytes(manifest), layout)
+        return Pieces([0, *(stop for _, _, stop in layout.pieces())], lambda _: next(decoded)).read
 
     def _bytes(self, manifest: Manifest) -> int:
         return -(-max(manifest.elements, SHORTEST) * self.bits // 8) if manifest.elements else 0
-
-    def _manifest(self, travelled: Manifest) -> Manifest:
-        """The manifest of the deltas in a body. ManifestMismatch where it is not one of this codec."""
-        manifest = of_shapes(travelled, (CODES,))
-        self.wire(manifest).require(travelled)
-        return manifest
 
 
 # ------------------------------------------------------------ where values and classes are
@@ -434,28 +402,17 @@ def _squares(values: Float32, region: _Region) -> tuple[Floats, Ints]:
         held = values[start : min(start + part, region.stop)].astype(np.float64)
         squares = np.zeros((-(-held.size // width), width))
         squares.reshape(-1)[: held.size] = held * held
-        rows.append(_total(squares.T.copy()))
-        columns += _total(squares)
+        rows.append(total(squares.T.copy()))
+        columns += total(squares)
     of_rows = np.concatenate(rows)
     if region.columns:
-        of_columns = columns / max(_total(columns.copy()[:, None])[0], 1e-300) * width
+        of_columns = columns / max(total(columns.copy()[:, None])[0], 1e-300) * width
         found = np.frexp(of_columns * math.sqrt(2))[1].astype(np.int64) - 1
         found[columns == 0] = -(1 << 14)
         return of_rows / width, found
     counts = np.full(of_rows.size, width)
     counts[-1] -= of_rows.size * width - (region.stop - region.start)
     return of_rows / counts, np.empty(0, np.int64)
-
-
-def _total(values: Floats) -> Floats:
-    """The sums over the first axis, in an order of additions that depends on its length alone. The values are
-    overwritten."""
-    while len(values) > 1:
-        half = -(-len(values) // 2)
-        values[: len(values) - half] += values[half:]
-        values = values[:half]
-    first: Floats = values[0]
-    return first
 
 
 def _to_bits(values: Ints, widths: Ints) -> Bits:

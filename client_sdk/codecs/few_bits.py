@@ -49,32 +49,20 @@ of codes are not codes of means, so these codecs do not work under masks.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from client_sdk.chance import labelled, sha256_bytes, shake_bytes
 from client_sdk.codecs.linear_map import ROTATED_BLOCK, SEED_BYTES, rotate, rotated_back, rotated_blocks
-from client_sdk.codecs.port import (
-    BLOCK,
-    Octets,
-    Origin,
-    Pieces,
-    Read,
-    beside_shapes,
-    by_tensor,
-    octets_of,
-    of_shapes,
-    require_delta,
-    shapes_alone,
-)
+from client_sdk.codecs.port import FlatCodec, Octets, Origin, Pieces, Read, total
 from client_sdk.codecs.stochastic8 import uniform
-from client_sdk.tensors.floats import Float32, flatten, split
-from client_sdk.tensors.manifest import Array, Manifest, ManifestMismatch, OutOfRange, Tensors, TensorSpec
-from client_sdk.tensors.safetensors_file import Source, TensorHeader
+from client_sdk.tensors.floats import Float32
+from client_sdk.tensors.manifest import Manifest, ManifestMismatch, OutOfRange, Tensors, TensorSpec
 
 CODES, SCALES, SEED = "few_bits.codes", "few_bits.scales", "few_bits.seed"
 """The names under which these travel; no tensor of a model may have them."""
@@ -92,7 +80,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
-class FewBits:
+class FewBits(FlatCodec):
     """One of the codecs of this file."""
 
     name: str
@@ -104,14 +92,13 @@ class FewBits:
     """Whether values are rounded at random to one of the two nearest levels, in units of a stretch's largest."""
     lossless: bool = False
 
-    def encode(self, delta: Mapping[str, Array], origin: Origin) -> Tensors:
-        """Packed codes, scales, the seed, and names and shapes. Raises NotFinite, OutOfRange, ManifestMismatch (not
-        float32, or a name that this codec keeps for itself)."""
-        require_delta(delta, (CODES, SCALES, SEED), self.name)
-        manifest = Manifest.of(delta)
+    OWN: ClassVar = (CODES, SCALES, SEED)
+
+    def _encoded(self, flat: Float32, manifest: Manifest, origin: Origin) -> Tensors:
+        """Packed codes, scales, and the seed."""
         seed = sha256_bytes(labelled("few bits", origin.seed, origin.round, origin.device), SEED_BYTES)
         values = np.zeros(self._count(manifest), np.float32)
-        values[: manifest.elements] = flatten(delta, manifest)
+        values[: manifest.elements] = flat
         for half in self._rotations(seed):
             rotate(values, half)
         bounds = self._bounds(manifest)
@@ -120,35 +107,13 @@ class FewBits:
             if self.stochastic:
                 codes[start:stop], scales[place] = self._drawn(values[start:stop], seed, place)
             else:
-                codes[start:stop], scales[place] = self._encoded(values[start:stop])
+                codes[start:stop], scales[place] = self._nearest(values[start:stop])
             if not self.rotated:
                 _draw_signs_of_zeros(codes[start:stop], values[start:stop], seed, place)
         own: Tensors = {CODES: _packed(codes, self._bits), SCALES: scales}
         if self.rotated:
             own[SEED] = np.frombuffer(seed, np.uint8)
-        return {**shapes_alone(delta), **own}
-
-    def decode(self, tensors: Mapping[str, Array]) -> Tensors:
-        """float32 of each. Raises ManifestMismatch when these are not the tensors that this codec writes, OutOfRange
-        as ``blocks``."""
-        manifest = self._manifest(Manifest.of(tensors))
-        read = self._read(manifest, {name: _in_memory(tensors[name]) for name in self._own(manifest)})
-        return split(np.array(read(0, manifest.elements)), manifest)
-
-    def wire(self, manifest: Manifest) -> Manifest:
-        """Names and shapes without data, and the codec's own tensors. Raises ManifestMismatch for the names of
-        these."""
-        return beside_shapes(manifest, self._own(manifest), self.name)
-
-    def blocks(self, source: Source, header: TensorHeader, block: int = BLOCK) -> Iterator[Float32]:
-        """See ``Codec.blocks``. Memory: a few blocks of the rotation, and the scales. OutOfRange where a scale is none
-        that this codec writes, or a bit is set behind the last code."""
-        return self._blocks(source, header, self._manifest(header.manifest), block)
-
-    def _blocks(self, source: Source, header: TensorHeader, manifest: Manifest, block: int) -> Iterator[Float32]:
-        with octets_of(source) as octets:
-            own = {name: _from(octets, header.offsets[name][0]) for name in self._own(manifest)}
-            yield from by_tensor(self._read(manifest, own), manifest, block)
+        return own
 
     # ------------------------------------------------------------ what travels
 
@@ -180,7 +145,7 @@ class FewBits:
 
     def _manifest(self, travelled: Manifest) -> Manifest:
         """The manifest of the deltas in a body. ManifestMismatch where it is not one of this codec."""
-        manifest = of_shapes(travelled, (CODES, SCALES, SEED))
+        manifest = self._told(travelled)
         if travelled.get(CODES) != self._codes(manifest):  # before stretches are listed, of which shapes may claim many
             raise ManifestMismatch(f"the codes of {self.name}, {CODES}, are not those of {manifest.elements} values")
         self.wire(manifest).require(travelled)
@@ -188,17 +153,17 @@ class FewBits:
 
     # ------------------------------------------------------------ codes and scales
 
-    def _encoded(self, values: Float32) -> tuple[Bytes, np.float32]:
+    def _nearest(self, values: Float32) -> tuple[Bytes, np.float32]:
         """(codes, scale) of a stretch."""
         wide = values.astype(np.float64)
-        square = _total(wide * wide)
+        square = total(wide * wide)
         norm = math.sqrt(square / values.size)
         if self.rotated:
             wide[np.abs(wide) < norm * _NOTHING] = 0
         levels = np.array(self.levels, np.float32).astype(np.float64)
         between = (levels[1:] + levels[:-1]) / 2 * norm
         codes = np.searchsorted(between, wide).astype(np.uint8)
-        along = _total(wide * levels[codes])
+        along = total(wide * levels[codes])
         if not along:
             return codes, np.float32(0)
         return codes, np.float32(square / along if self.rotated else along / values.size)
@@ -215,7 +180,8 @@ class FewBits:
         return np.minimum(t, most).astype(np.uint8), scale
 
     def _read(self, manifest: Manifest, own: Mapping[str, Octets]) -> Read:
-        """Reads the flat delta; ``own``: readers of the codec's own tensors."""
+        """See ``FlatCodec``. Memory: a few blocks of the rotation, and the scales. OutOfRange where a scale is none
+        that this codec writes, or a bit is set behind the last code."""
         bits, count, bounds = self._bits, self._count(manifest), self._bounds(manifest)
         scales = np.frombuffer(own[SCALES](0, 4 * (len(bounds) - 1)), "<f4").astype(np.float32)
         for place in np.flatnonzero(~((scales >= 0) & (scales <= LARGEST_SCALE)))[:1]:
@@ -245,29 +211,10 @@ class FewBits:
         return halves[: (1 if self.stochastic else 2) * self.rotated]
 
 
-def _in_memory(array: Array) -> Octets:
-    view = np.ascontiguousarray(array).view(np.uint8).data
-    return lambda begin, size: view[begin : begin + size]
-
-
-def _from(octets: Octets, first: int) -> Octets:
-    return lambda begin, size: octets(first + begin, size)
-
-
 def _draw_signs_of_zeros(codes: Bytes, values: Float32, seed: bytes, place: int) -> None:
     zeros = np.flatnonzero(values == 0)
     drawn = shake_bytes(labelled("sign of zero", seed.hex(), place), -(-zeros.size // 8))
     codes[zeros] = _unpacked(np.frombuffer(drawn, np.uint8), 1)[: zeros.size]
-
-
-def _total(values: npt.NDArray[np.float64]) -> float:
-    """The sum in an order of additions that depends on the length alone: the back half is added to the front half. The
-    values are overwritten."""
-    while values.size > 1:
-        half = -(-values.size // 2)
-        values[: values.size - half] += values[half:]
-        values = values[:half]
-    return float(values[0])
 
 
 def _packed(codes: Bytes, bits: int) -> Bytes:

@@ -24,31 +24,20 @@ tensor of the delta is there under its own name with a dimension of 0 before its
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from client_sdk.chance import labelled, sha256_bytes, shake_bytes
-from client_sdk.codecs.port import (
-    BLOCK,
-    Origin,
-    Pieces,
-    Read,
-    beside_shapes,
-    by_tensor,
-    octets_of,
-    of_shapes,
-    require_delta,
-    shapes_alone,
-)
+from client_sdk.codecs.port import FlatCodec, Octets, Origin, Pieces, Read, octets_of
 from client_sdk.tensors import compiled
-from client_sdk.tensors.floats import Float32, flatten, split
-from client_sdk.tensors.manifest import Array, Manifest, Tensors, TensorSpec
-from client_sdk.tensors.safetensors_file import Source, TensorHeader
+from client_sdk.tensors.floats import Float32
+from client_sdk.tensors.manifest import Manifest, Tensors, TensorSpec
+from client_sdk.tensors.safetensors_file import TensorHeader
 
 # ------------------------------------------------------------ rotation
 # A random rotation of a flat vector, block by block, which spreads large coordinates over their block.
@@ -253,7 +242,7 @@ SEED = "linear.seed"
 
 
 @dataclass(frozen=True, slots=True)
-class LinearMap:
+class LinearMap(FlatCodec):
     """One of the codecs of this file."""
 
     name: str
@@ -288,54 +277,28 @@ class LinearMap:
 
     # ------------------------------------------------------------ bodies of plain updates
 
-    def encode(self, delta: Mapping[str, Array], origin: Origin) -> Tensors:
-        """The values, the seed, and the names and shapes. Raises NotFinite, OutOfRange, ManifestMismatch (not float32,
-        or a name that this codec keeps for itself)."""
-        require_delta(delta, (VALUES, SEED), self.name)
+    OWN: ClassVar = (VALUES, SEED)
+
+    def _own(self, manifest: Manifest) -> dict[str, TensorSpec]:
+        return {VALUES: TensorSpec("F32", (self.count(manifest.elements),)), SEED: TensorSpec("U8", (SEED_BYTES,))}
+
+    def _encoded(self, flat: Float32, manifest: Manifest, origin: Origin) -> Tensors:
+        """The values and the seed."""
         seed = shared_seed(origin.plan, origin.round)
-        values = self.forward(flatten(delta, Manifest.of(delta)), seed)
-        return {**shapes_alone(delta), VALUES: values, SEED: np.frombuffer(seed, np.uint8)}
+        return {VALUES: self.forward(flat, seed), SEED: np.frombuffer(seed, np.uint8)}
 
-    def decode(self, tensors: Mapping[str, Array]) -> Tensors:
-        """float32 of each. Raises ManifestMismatch when these are not the tensors that this codec writes."""
-        manifest = self._manifest(Manifest.of(tensors))
-        values = np.ascontiguousarray(tensors[VALUES], np.float32)
-        read = self.back(lambda start, count: values[start : start + count], manifest.elements, _seed(tensors[SEED]))
-        return split(np.array(read(0, manifest.elements)), manifest)
+    def _read(self, manifest: Manifest, own: Mapping[str, Octets]) -> Read:
+        """See ``FlatCodec``. Memory: a few blocks of the rotation and of the drawing."""
 
-    def wire(self, manifest: Manifest) -> Manifest:
-        """Names and shapes without data, the values, the seed. Raises ManifestMismatch for the two names."""
-        values = TensorSpec("F32", (self.count(manifest.elements),))
-        return beside_shapes(manifest, {VALUES: values, SEED: TensorSpec("U8", (SEED_BYTES,))}, self.name)
+        def stored(start: int, count: int) -> Float32:
+            return np.frombuffer(own[VALUES](4 * start, 4 * count), "<f4").astype(np.float32, copy=False)
+
+        return self.back(stored, manifest.elements, bytes(own[SEED](0, SEED_BYTES)))
 
     def seed_of(self, source: Path | BinaryIO, header: TensorHeader) -> bytes:
         """The seed in the body of an update, which has the manifest of ``wire``."""
         with octets_of(source) as octets:
             return bytes(octets(header.offsets[SEED][0], SEED_BYTES))
-
-    def blocks(self, source: Source, header: TensorHeader, block: int = BLOCK) -> Iterator[Float32]:
-        """See ``Codec.blocks``. Memory: a few blocks of the rotation and of the drawing."""
-        return self._blocks(source, header, self._manifest(header.manifest), block)
-
-    def _blocks(self, source: Source, header: TensorHeader, manifest: Manifest, block: int) -> Iterator[Float32]:
-        (first, _), (seed_at, _) = header.offsets[VALUES], header.offsets[SEED]
-        with octets_of(source) as octets:
-
-            def stored(start: int, count: int) -> Float32:
-                return np.frombuffer(octets(first + 4 * start, 4 * count), "<f4").astype(np.float32, copy=False)
-
-            read = self.back(stored, manifest.elements, bytes(octets(seed_at, SEED_BYTES)))
-            yield from by_tensor(read, manifest, block)
-
-    def _manifest(self, travelled: Manifest) -> Manifest:
-        """The manifest of the deltas in a body. ManifestMismatch where it is not one of this codec."""
-        manifest = of_shapes(travelled, (VALUES, SEED))
-        self.wire(manifest).require(travelled)
-        return manifest
-
-
-def _seed(array: Array) -> bytes:
-    return np.ascontiguousarray(array, np.uint8).tobytes()
 
 
 ROTATED = LinearMap("rotated@1", rotated=True)

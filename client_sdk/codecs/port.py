@@ -3,17 +3,19 @@ plainest codecs, which send every value by itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, ClassVar, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from client_sdk.protocol.devices import Assignment
 from client_sdk.tensors.exact_sum import peak
-from client_sdk.tensors.floats import Float32, narrow, pieces, widen
+from client_sdk.tensors.floats import Float32, flatten, narrow, pieces, split, widen
 from client_sdk.tensors.manifest import (
     NUMPY_DTYPES,
     Array,
@@ -134,19 +136,6 @@ def require_encodable(name: str, array: Array, codec: str) -> None:
         raise OutOfRange(f"the delta of {shown(name)} does not fit {codec}: {error}") from None
 
 
-def require_delta(delta: Mapping[str, Array], own: Collection[str], codec: str) -> None:
-    """Raise as ``require_encodable`` and ``beside_shapes`` for the tensors of a delta."""
-    _require_free(delta, own, codec)
-    for name, array in delta.items():
-        require_encodable(name, array, codec)
-
-
-def _require_free(names: Iterable[str], own: Collection[str], codec: str) -> None:
-    for name in names:
-        if name in own:
-            raise ManifestMismatch(f"a tensor named {shown(name)} cannot travel as {codec}: its own data is there")
-
-
 def opened(source: Path | BinaryIO) -> AbstractContextManager[BinaryIO]:
     """The stream; a path's file is closed at the end."""
     return source.open("rb", buffering=0) if isinstance(source, Path) else nullcontext(source)
@@ -182,36 +171,6 @@ def octets_of(source: Source) -> Iterator[Octets]:
         yield octets
 
 
-# ------------------------------------------------------------ bodies of a flat vector
-# A codec that mixes tensors sends names and shapes as tensors without data: of a dimension of 0 before their shape.
-
-
-def shapes_alone(delta: Mapping[str, Array]) -> Tensors:
-    """The tensors that tell names and shapes of ``delta``."""
-    return {name: np.empty((0, *array.shape), np.float32) for name, array in delta.items()}
-
-
-def beside_shapes(manifest: Manifest, own: Mapping[str, TensorSpec], codec: str) -> Manifest:
-    """The manifest of a body that has names and shapes without data, and the codec's ``own`` tensors. Raises
-    ManifestMismatch for the names of these."""
-    _require_free(manifest, own, codec)
-    shapes = {name: TensorSpec("F32", (0, *spec.shape)) for name, spec in manifest.items()}
-    return Manifest({**shapes, **own}).in_file_order()
-
-
-def of_shapes(travelled: Manifest, own: Collection[str]) -> Manifest:
-    """The manifest of the deltas of a body, which also has the codec's ``own`` tensors. Nothing is checked."""
-    names = travelled.keys() - set(own)
-    return Manifest({name: TensorSpec("F32", travelled[name].shape[1:]) for name in names}).in_file_order()
-
-
-def by_tensor(read: Read, manifest: Manifest, block: int) -> Iterator[Float32]:
-    """The flat delta that ``read`` reads, as ``Codec.blocks`` gives it."""
-    for place in manifest.slices().values():
-        for start in range(place.start, place.stop, block):
-            yield read(start, min(block, place.stop - start))
-
-
 # ------------------------------------------------------------ reading
 # A flat vector that is computed piece by piece where it is read. Memory: one piece.
 
@@ -243,6 +202,104 @@ class Pieces:
         if len(found) == 1:
             return found[0]
         return np.concatenate([np.empty(0, np.float32), *found])
+
+
+# ------------------------------------------------------------ bodies of a flat vector
+# A codec that mixes tensors sends names and shapes as tensors without data: of a dimension of 0 before their shape.
+
+
+class FlatCodec(ABC):
+    """What codecs of a flat vector share: a body that tells names and shapes by tensors without data, and has the
+    vector in tensors of the codec's own."""
+
+    __slots__ = ()
+    OWN: ClassVar[tuple[str, ...]]
+    """The names of these; no tensor of a model may have them."""
+    name: str
+
+    @abstractmethod
+    def _own(self, manifest: Manifest) -> dict[str, TensorSpec]:
+        """The codec's own tensors for deltas of ``manifest``."""
+
+    @abstractmethod
+    def _encoded(self, flat: Float32, manifest: Manifest, origin: Origin) -> Tensors:
+        """The codec's own tensors for ``flat``, which may be overwritten."""
+
+    @abstractmethod
+    def _read(self, manifest: Manifest, own: Mapping[str, Octets]) -> Read:
+        """Reads the flat delta; ``own``: the bytes of the codec's own tensors."""
+
+    def encode(self, delta: Mapping[str, Array], origin: Origin) -> Tensors:
+        """Names and shapes, and the codec's own tensors. Raises NotFinite, OutOfRange, ManifestMismatch (not float32,
+        or a name that this codec keeps for itself)."""
+        self._require_free(delta)
+        for name, array in delta.items():
+            require_encodable(name, array, self.name)
+        manifest = Manifest.of(delta).in_file_order()
+        self.wire(manifest)
+        shapes: Tensors = {name: np.empty((0, *array.shape), np.float32) for name, array in delta.items()}
+        return {**shapes, **self._encoded(flatten(delta, manifest), manifest, origin)}
+
+    def decode(self, tensors: Mapping[str, Array]) -> Tensors:
+        """float32 of each. Raises ManifestMismatch when these are not the tensors that this codec writes, OutOfRange
+        as ``blocks``."""
+        manifest = self._manifest(Manifest.of(tensors))
+        read = self._read(manifest, {name: _in_memory(tensors[name]) for name in self._own(manifest)})
+        return split(np.array(read(0, manifest.elements)), manifest)
+
+    def wire(self, manifest: Manifest) -> Manifest:
+        """Names and shapes without data, and the codec's own tensors. Raises ManifestMismatch for the names of
+        these."""
+        self._require_free(manifest)
+        shapes = {name: TensorSpec("F32", (0, *spec.shape)) for name, spec in manifest.items()}
+        return Manifest({**shapes, **self._own(manifest)}).in_file_order()
+
+    def blocks(self, source: Source, header: TensorHeader, block: int = BLOCK) -> Iterator[Float32]:
+        """See ``Codec.blocks``. Memory: see ``_read``. OutOfRange where the body has what this codec never writes."""
+        return self._blocks(source, header, self._manifest(header.manifest), block)
+
+    def _blocks(self, source: Source, header: TensorHeader, manifest: Manifest, block: int) -> Iterator[Float32]:
+        with octets_of(source) as octets:
+            read = self._read(manifest, {name: _from(octets, header.offsets[name][0]) for name in self._own(manifest)})
+            for place in manifest.slices().values():
+                for start in range(place.start, place.stop, block):
+                    yield read(start, min(block, place.stop - start))
+
+    def _manifest(self, travelled: Manifest) -> Manifest:
+        """The manifest of the deltas in a body. ManifestMismatch where it is not one of this codec."""
+        manifest = self._told(travelled)
+        self.wire(manifest).require(travelled)
+        return manifest
+
+    def _told(self, travelled: Manifest) -> Manifest:
+        """The same, of whatever body. Nothing is checked."""
+        names = travelled.keys() - set(self.OWN)
+        return Manifest({name: TensorSpec("F32", travelled[name].shape[1:]) for name in names}).in_file_order()
+
+    def _require_free(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name in self.OWN:
+                taken = f"a tensor named {shown(name)} cannot travel as {self.name}"
+                raise ManifestMismatch(f"{taken}: its own data is there")
+
+
+def _in_memory(array: Array) -> Octets:
+    view = np.ascontiguousarray(array).view(np.uint8).data
+    return lambda begin, size: view[begin : begin + size]
+
+
+def _from(octets: Octets, first: int) -> Octets:
+    return lambda begin, size: octets(first + begin, size)
+
+
+def total(values: npt.NDArray[np.float64]) -> Any:
+    """The sums over the first axis, in an order of additions that depends on its length alone: the back half is added
+    to the front half. The values are overwritten."""
+    while len(values) > 1:
+        half = -(-len(values) // 2)
+        values[: len(values) - half] += values[half:]
+        values = values[:half]
+    return values[0]
 
 
 # ------------------------------------------------------------ every value by itself

@@ -18,14 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.chance import labelled, sha256_bytes
-from client_sdk.codecs.port import BLOCK, Origin, fill, opened, require_encodable
+from client_sdk.codecs.port import BLOCK, Origin, octets_of, require_encodable
 from client_sdk.tensors.floats import Float32
 from client_sdk.tensors.manifest import Array, Manifest, ManifestMismatch, Tensors, TensorSpec
 from client_sdk.tensors.safetensors_file import Source, TensorHeader
@@ -85,30 +83,15 @@ class Stochastic8:
     def blocks(self, source: Source, header: TensorHeader, block: int = BLOCK) -> Iterator[Float32]:
         """See ``Codec.blocks``. All scales of a body, 1/256 of a model, are in memory meanwhile."""
         self.wire(_values(header.manifest)).require(header.manifest)
-        if isinstance(source, bytes | bytearray | memoryview):
-            return self._from_memory(memoryview(source).cast("B"), header, block)
-        return self._from_file(source, header, block)
+        return self._blocks(source, header, block)
 
-    def _from_memory(self, source: memoryview, header: TensorHeader, block: int) -> Iterator[Float32]:
+    def _blocks(self, source: Source, header: TensorHeader, block: int) -> Iterator[Float32]:
         first, last = header.offsets[SCALES]
-        scales = np.frombuffer(source[first:last], "<f4").astype(np.float32)
-        for begin, elements, at in _places(header):
-            codes = np.frombuffer(source[begin : begin + elements], np.int8)
-            for start in range(0, elements, block):
-                yield _decoded(codes[start : start + block], scales[at : at + _runs(elements)], start)
-
-    def _from_file(self, source: Path | BinaryIO, header: TensorHeader, block: int) -> Iterator[Float32]:
-        buffer = np.empty(block, np.int8)
-        with opened(source) as file:
-            first, last = header.offsets[SCALES]
-            scales = np.empty((last - first) // 4, "<f4")
-            file.seek(first)
-            fill(file, scales.view(np.uint8).data)
+        with octets_of(source) as octets:
+            scales = np.frombuffer(octets(first, last - first), "<f4").astype(np.float32)
             for begin, elements, at in _places(header):
-                file.seek(begin)
                 for start in range(0, elements, block):
-                    codes = buffer[: min(block, elements - start)]
-                    fill(file, codes.view(np.uint8).data)
+                    codes = np.frombuffer(octets(begin + start, min(block, elements - start)), np.int8)
                     yield _decoded(codes, scales[at : at + _runs(elements)], start)
 
 

@@ -11,26 +11,16 @@ of devices is not the largest values of a mean, so these codecs do not work unde
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from client_sdk.codecs.port import (
-    BLOCK,
-    Origin,
-    Read,
-    beside_shapes,
-    by_tensor,
-    octets_of,
-    of_shapes,
-    require_delta,
-    shapes_alone,
-)
-from client_sdk.tensors.floats import Float32, flatten, split
-from client_sdk.tensors.manifest import Array, Manifest, ManifestMismatch, OutOfRange, Tensors, TensorSpec
-from client_sdk.tensors.safetensors_file import Source, TensorHeader
+from client_sdk.codecs.port import FlatCodec, Octets, Origin, Read
+from client_sdk.tensors.floats import Float32
+from client_sdk.tensors.manifest import Manifest, ManifestMismatch, OutOfRange, Tensors, TensorSpec
 
 PLACES, VALUES = "top.places", "top.values"
 MOST = 2**32
@@ -38,7 +28,7 @@ MOST = 2**32
 
 
 @dataclass(frozen=True, slots=True)
-class Top:
+class Top(FlatCodec):
     """See ``Codec``."""
 
     name: str
@@ -46,45 +36,26 @@ class Top:
     """One value of so many is sent."""
     lossless: bool = False
 
-    def encode(self, delta: Mapping[str, Array], origin: Origin) -> Tensors:
-        """Places and values of the largest, for any origin. Raises NotFinite, OutOfRange, ManifestMismatch."""
-        require_delta(delta, (PLACES, VALUES), self.name)
-        manifest = Manifest.of(delta)
-        self.wire(manifest)
-        values = flatten(delta, manifest)
-        places = _largest(np.abs(values), self._count(manifest))
-        return {**shapes_alone(delta), PLACES: places.astype(np.uint32), VALUES: values[places]}
+    OWN: ClassVar = (PLACES, VALUES)
 
-    def decode(self, tensors: Mapping[str, Array]) -> Tensors:
-        """float32 of each. Raises ManifestMismatch and OutOfRange as ``blocks``."""
-        manifest = self._manifest(Manifest.of(tensors))
-        read = self._read(manifest, tensors[PLACES], tensors[VALUES])
-        return split(np.array(read(0, manifest.elements)), manifest)
-
-    def wire(self, manifest: Manifest) -> Manifest:
-        """Names and shapes without data, places and values. Raises ManifestMismatch for the names of these, and for
-        more values than a place can count."""
+    def _own(self, manifest: Manifest) -> dict[str, TensorSpec]:
+        """ManifestMismatch for more values than a place can count."""
         if manifest.elements > MOST:
             raise ManifestMismatch(f"{self.name} takes at most {MOST:,} values, not {manifest.elements:,}")
         count = (self._count(manifest),)
-        own = {PLACES: TensorSpec("U32", count), VALUES: TensorSpec("F32", count)}
-        return beside_shapes(manifest, own, self.name)
+        return {PLACES: TensorSpec("U32", count), VALUES: TensorSpec("F32", count)}
 
-    def blocks(self, source: Source, header: TensorHeader, block: int = BLOCK) -> Iterator[Float32]:
-        """See ``Codec.blocks``. Memory: what travels. OutOfRange where places do not rise, or are beyond the last
+    def _encoded(self, flat: Float32, manifest: Manifest, origin: Origin) -> Tensors:
+        """Places and values of the largest, for any origin."""
+        places = _largest(np.abs(flat), self._count(manifest))
+        return {PLACES: places.astype(np.uint32), VALUES: flat[places]}
+
+    def _read(self, manifest: Manifest, own: Mapping[str, Octets]) -> Read:
+        """See ``FlatCodec``. Memory: what travels. OutOfRange where places do not rise, or are beyond the last
         value."""
-        return self._blocks(source, header, self._manifest(header.manifest), block)
-
-    def _blocks(self, source: Source, header: TensorHeader, manifest: Manifest, block: int) -> Iterator[Float32]:
-        with octets_of(source) as octets:
-            places, values = (
-                np.frombuffer(octets(header.offsets[name][0], header.manifest[name].nbytes), dtype)
-                for name, dtype in ((PLACES, "<u4"), (VALUES, "<f4"))
-            )
-            yield from by_tensor(self._read(manifest, places, values.astype(np.float32)), manifest, block)
-
-    def _read(self, manifest: Manifest, places: Array, values: Float32) -> Read:
-        wide = places.astype(np.int64)
+        size = 4 * self._count(manifest)
+        wide = np.frombuffer(own[PLACES](0, size), "<u4").astype(np.int64)
+        values = np.frombuffer(own[VALUES](0, size), "<f4").astype(np.float32)
         if (np.diff(wide) <= 0).any() or (wide.size and wide[-1] >= manifest.elements):
             raise OutOfRange(f"the places of {self.name} do not rise, or are beyond {manifest.elements} values")
 
@@ -98,12 +69,6 @@ class Top:
 
     def _count(self, manifest: Manifest) -> int:
         return -(-manifest.elements // self.one_of)
-
-    def _manifest(self, travelled: Manifest) -> Manifest:
-        """The manifest of the deltas in a body. ManifestMismatch where it is not one of this codec."""
-        manifest = of_shapes(travelled, (PLACES, VALUES))
-        self.wire(manifest).require(travelled)
-        return manifest
 
 
 def _largest(magnitudes: Float32, count: int) -> npt.NDArray[np.int64]:

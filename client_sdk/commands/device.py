@@ -31,7 +31,7 @@ from client_sdk.commands.joining import (
 from client_sdk.commands.long_running import log_plainly, say_stopped, use_threads
 from client_sdk.commands.stopping import stopped_by_signals
 from client_sdk.protocol.flower import ConfigValue
-from client_sdk.terminal import DEFAULT_URL, Json, fail, note, say, say_json, say_table, speak_as, spoken_by
+from client_sdk.terminal import DEFAULT_URL, Json, fail, note, say, say_json, say_table, show_answer, speak_as
 
 if TYPE_CHECKING:
     from client_sdk.device.actions import Sleep
@@ -139,10 +139,7 @@ def serve_flower(joining: Joining, app_dir: Path, node_config: Sequence[str], as
     log_plainly("quorate.device")
 
     def show(notice: FlowerNotice | Notice) -> None:
-        if as_json:
-            say_json({"device": joining.name, **asdict(notice)})
-        else:
-            say(str(notice))
+        show_answer({"device": joining.name, **asdict(notice)}, str(notice), as_json=as_json)
 
     answered = 0
     with (
@@ -188,10 +185,7 @@ def serve_flower(joining: Joining, app_dir: Path, node_config: Sequence[str], as
                 answered = device.serve()
             except Interrupted:
                 pass
-    if as_json:
-        say_json({**spoken_by(), "kind": "stopped", "messages": answered})
-    else:
-        say(f"Stopped after {answered} message{'' if answered == 1 else 's'}.")
+    say_stopped(answered, as_json, what="message")
 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -269,10 +263,8 @@ def allow_plain(
         if storage.load_secure().plain is None:
             fail("This device has joined no secure round, so its data may go in clear.")
         storage.keep(lambda newest: newest.plain_again(name))
-    if as_json:
-        say_json({"kind": "plain-allowed", "name": name})
-    else:
-        say(f"This device's data may go in clear for {name} again, until it joins a secure round of it.")
+    done = f"This device's data may go in clear for {name} again, until it joins a secure round of it."
+    show_answer({"kind": "plain-allowed", "name": name}, done, as_json=as_json)
 
 
 @app.command(
@@ -326,7 +318,7 @@ def _row(entry: Joined) -> list[Any]:
 # ------------------------------------------------------------ device keys
 # ``quorate device show | rotate | leave``: a device's id, key and certificate.
 #
-# This file prints lines. ``http.authority`` and ``http.leave`` do the work.
+# This file prints lines. ``http.authority`` does the work.
 
 
 @app.command(
@@ -358,11 +350,12 @@ def rotate(folder: Folder = DEFAULT_FOLDER, as_json: Json = False) -> None:
 
     with FileStorage(folder) as storage:
         shown = _shown(rotate_key(storage, pause=_wait))
-    if as_json:
-        say_json({"kind": "rotated", **shown})
-    else:
-        say(f"{shown['id']} has another key now, {shown['key']}; its old key is revoked.")
-        say("The coordinator learns of it when this device runs again.")
+    show_answer(
+        {"kind": "rotated", **shown},
+        f"{shown['id']} has another key now, {shown['key']}; its old key is revoked.",
+        "The coordinator learns of it when this device runs again.",
+        as_json=as_json,
+    )
 
 
 @app.command(
@@ -382,8 +375,8 @@ def leave(
 ) -> None:
     _require(folder)
     from client_sdk.device.storage import FileStorage
-    from client_sdk.http.leave import Kept
-    from client_sdk.http.leave import leave as leave_all
+    from client_sdk.http.authority import Kept
+    from client_sdk.http.authority import leave as leave_all
     from client_sdk.protocol.problems import ProblemError
 
     left = folder / "left.json"
@@ -400,13 +393,13 @@ def leave(
                     "leave --without-coordinator."
                 )
             left.write_text(json.dumps(asdict(kept)), "utf-8")
-    if as_json:
-        say_json({"kind": "left", "kept": asdict(kept)})
-        return
-    what = "Its key, certificate, update and checkpoints are deleted. What is kept:"
-    say(f"This device has left before. {what}" if before else f"This device has left. {what}")
-    for line in (kept.here, kept.coordinator, kept.authority):
-        say(f"  {line}")
+    show_answer(
+        {"kind": "left", "kept": asdict(kept)},
+        f"This device has left{' before' * before}. Its key, certificate, update and checkpoints are deleted. What is "
+        "kept:",
+        *(f"  {line}" for line in (kept.here, kept.coordinator, kept.authority)),
+        as_json=as_json,
+    )
 
 
 def _shown(record: Record | None) -> dict[str, Any]:

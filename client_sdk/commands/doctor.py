@@ -19,7 +19,7 @@ import typer
 from client_sdk.commands.joining import FILES, Target
 from client_sdk.extensions import installed_version
 from client_sdk.imports import extras
-from client_sdk.terminal import Json, missing_module, say, say_json, sentence_of
+from client_sdk.terminal import Json, missing_module, sentence_of, show_answer
 
 ROOM_BYTES = 10**9
 """Free bytes below which a disk is called full: a demo writes some hundred MB."""
@@ -65,11 +65,8 @@ def doctor(
     findings: list[Check] = []
     for finding in _findings(data, target):
         findings.append(finding)
-        if as_json:
-            say_json({"kind": "check", **asdict(finding)})
-        else:
-            say(f"{finding.state:8} {finding.check:18} {finding.found}")
-            say(f"{'':24}-> {finding.next}")
+        lines = (f"{finding.state:8} {finding.check:18} {finding.found}", f"{'':24}-> {finding.next}")
+        show_answer({"kind": "check", **asdict(finding)}, *lines, as_json=as_json)
     if any(finding.state == "wrong" for finding in findings):
         raise typer.Exit(1)
 

@@ -13,7 +13,7 @@ import typer
 from client_sdk.commands.joining import FILES, Learners, Share, Target
 from client_sdk.commands.long_running import Threads, use_threads
 from client_sdk.commands.stopping import stopped_by_signals
-from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, fail, note, say, say_json
+from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, fail, note, say, say_json, show_answer
 
 
 def evaluate(
@@ -95,9 +95,5 @@ def evaluate(
         over = f"{run} is {view.status}: {view.reason or 'scored so far'}."
         if not scored and not stop.is_set():
             over += f" There was nothing to score: all of its checkpoints have metrics of {source}."
-    if as_json:
-        say_json(
-            {"kind": "ended", "run": run, "source": source, "scored": scored, "status": view.status, "reason": over}
-        )
-    else:
-        say(over)
+    end = {"kind": "ended", "run": run, "source": source, "scored": scored, "status": view.status, "reason": over}
+    show_answer(end, over, as_json=as_json)

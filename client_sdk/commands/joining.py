@@ -299,25 +299,12 @@ class Joining:
         from client_sdk.learners import EVERY
         from client_sdk.protocol.devices import Policy, PrivacyBounds, SecureBounds
 
-        given: dict[str, object] = {
-            "smallest_cohort": self.smallest_cohort,
-            "most_colluding": self.most_colluding,
+        given = {name: getattr(self, name, None) for name in SecureBounds.model_fields} | {
             "largest_norm": self.largest_norm or None,
-            "smallest_norm": self.smallest_norm,
             "largest_range": self.largest_range or None,
-            "largest_weight_cap": self.largest_weight_cap,
             "strict_only": self.strict_only or None,
-            "fewest_examples": self.fewest_examples,
-            "fewest_steps": self.fewest_steps,
-            "largest_batch": self.largest_batch,
             "whole_passes": False if self.part_passes else None,
-            "sums_a_day": self.sums_a_day,
-            "nearest_model": self.nearest_model,
-            "near_repeats": self.near_repeats,
-            "origins": self.origins,
             "model_keys": self.model_key or None,
-            "largest_move": self.largest_move,
-            "late_moves": self.late_moves,
         }
         bounds = {name: value for name, value in given.items() if value is not None}
         if self.largest_move == 0:

@@ -17,7 +17,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from client_sdk.terminal import note, say, say_json, spoken_by
+from client_sdk.terminal import note, show_answer, spoken_by
 
 # ------------------------------------------------------------ threads
 # How many threads the numerical libraries of a process use: one, unless the user gives another number.
@@ -75,12 +75,10 @@ def log_plainly(logger: str) -> None:
         log.addHandler(_Plain())
 
 
-def say_stopped(rounds: int, as_json: bool, more: str = "") -> None:
-    """Print the last line: how many rounds ended here. ``more`` is appended to the text."""
-    if as_json:
-        say_json({**spoken_by(), "kind": "stopped", "rounds": rounds})
-    else:
-        say(f"Stopped after {rounds} round{'' if rounds == 1 else 's'}.{more and ' ' + more}")
+def say_stopped(ended: int, as_json: bool, more: str = "", *, what: str = "round") -> None:
+    """Print the last line: how many rounds, or ``what`` else, ended here. ``more`` is appended to the text."""
+    text = f"Stopped after {ended} {what}{'' if ended == 1 else 's'}.{more and ' ' + more}"
+    show_answer({**spoken_by(), "kind": "stopped", f"{what}s": ended}, text, as_json=as_json)
 
 
 def exit_process(code: int) -> NoReturn:

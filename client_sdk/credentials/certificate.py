@@ -219,20 +219,16 @@ class RevocationList:
         """Decode a list, of which ``encoded`` is ``data`` again. The signature is not checked: see
         ``require_signed``."""
         read = CredentialReader(data, REVOCATIONS_KIND, "revocation list")
-        authority, counter = read.fixed(AUTHORITY_ID_BYTES), read.number(8)
-        issued, next_update = read.number(TIME_BYTES), read.number(TIME_BYTES)
-        count = read.count(4, KEY_ID_BYTES)
-        revoked = tuple(row[0] for row in read.rows(f">{KEY_ID_BYTES}s", count))
-        signature = read.fixed(SIGNATURE_BYTES)
-        read.end()
-        return cls(
-            authority=authority,
-            counter=counter,
-            issued=issued,
-            next_update=next_update,
-            revoked=revoked,
-            signature=signature,
+        found = cls(
+            authority=read.fixed(AUTHORITY_ID_BYTES),
+            counter=read.number(8),
+            issued=read.number(TIME_BYTES),
+            next_update=read.number(TIME_BYTES),
+            revoked=tuple(row[0] for row in read.rows(f">{KEY_ID_BYTES}s", read.count(4, KEY_ID_BYTES))),
+            signature=read.fixed(SIGNATURE_BYTES),
         )
+        read.end()
+        return found
 
     def require_signed(self, authority: TrustedAuthority) -> None:
         """Raise BadCredential unless ``authority`` has signed this."""

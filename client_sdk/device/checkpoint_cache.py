@@ -10,9 +10,10 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from io import BytesIO
 from pathlib import Path
 from threading import Lock
-from typing import Protocol
+from typing import IO, Protocol
 
 from client_sdk.protocol.devices import CheckpointRef
 
@@ -24,17 +25,43 @@ class WrongBytes(Exception):
     """The received bytes are not the checkpoint: their length or digest is another. They have been deleted."""
 
 
-class Download(Protocol):
-    """A checkpoint on its way in."""
+class Download:
+    """A checkpoint on its way into this file, which may hold the bytes of an earlier try."""
 
-    received: int
-    """Bytes received so far, those of an earlier try included."""
+    def __init__(self, ref: CheckpointRef, file: IO[bytes]) -> None:
+        self._ref = ref
+        self._file = file
+        self._sha256 = hashlib.sha256()
+        self.received = 0
+        """Bytes received so far, those of an earlier try included."""
+        while chunk := file.read(1 << 20):
+            self._sha256.update(chunk)
+            self.received += len(chunk)
+        if self.received >= ref.bytes:
+            self.restart()
 
     def write(self, chunk: bytes) -> None:
         """Take the next bytes. WrongBytes as soon as there are more than the reference says."""
+        self._file.write(chunk)
+        self._sha256.update(chunk)
+        self.received += len(chunk)
+        if self.received > self._ref.bytes:
+            raise WrongBytes(f"The checkpoint {self._ref.digest[:12]} has {self._ref.bytes} bytes; more were sent.")
 
     def restart(self) -> None:
         """Drop the bytes received so far: the sender starts from the first byte."""
+        self._file.seek(0)
+        self._file.truncate()
+        self._sha256 = hashlib.sha256()
+        self.received = 0
+
+    def check(self) -> None:
+        """WrongBytes unless the whole checkpoint has been received."""
+        ref, digest = self._ref, self._sha256.hexdigest()
+        if self.received != ref.bytes:
+            raise WrongBytes(f"The checkpoint {ref.digest[:12]} has {ref.bytes} bytes; {self.received} were received.")
+        if digest != ref.digest:
+            raise WrongBytes(f"The checkpoint received has digest {digest[:12]}, not {ref.digest[:12]}.")
 
 
 class CheckpointCache(Protocol):
@@ -76,13 +103,13 @@ class MemoryCheckpoints:
         return list(self._bodies)[::-1]
 
     @contextmanager
-    def download(self, ref: CheckpointRef) -> Iterator[_MemoryDownload]:
-        download = _MemoryDownload(ref)
+    def download(self, ref: CheckpointRef) -> Iterator[Download]:
+        file = BytesIO()
+        download = Download(ref, file)
         yield download
-        body = bytes(download.content)
-        _check(ref, len(body), hashlib.sha256(body).hexdigest())
+        download.check()
         with self._lock:
-            self._bodies[ref.digest] = body
+            self._bodies[ref.digest] = file.getvalue()
             for old in list(self._bodies)[: -self._keep]:
                 del self._bodies[old]
 
@@ -130,16 +157,15 @@ class FileCheckpoints:
         return [path.name.removesuffix(self._suffix) for path in self._present()[::-1]]
 
     @contextmanager
-    def download(self, ref: CheckpointRef) -> Iterator[_FileDownload]:
+    def download(self, ref: CheckpointRef) -> Iterator[Download]:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         part = self._folder / f"{ref.digest}.part"
         try:
-            download = _FileDownload(ref, part)
-            try:
+            part.touch(0o600)
+            with part.open("r+b") as file:
+                download = Download(ref, file)
                 yield download
-            finally:
-                download.close()
-            _check(ref, download.received, download.hexdigest())
+            download.check()
         except WrongBytes:
             part.unlink(missing_ok=True)
             raise
@@ -155,63 +181,3 @@ class FileCheckpoints:
     def _forget_old(self) -> None:
         for old in [*self._present()[: -self._keep], *self._folder.glob("*.part")]:
             old.unlink(missing_ok=True)
-
-
-class _MemoryDownload:
-    def __init__(self, ref: CheckpointRef) -> None:
-        self._ref = ref
-        self.content = bytearray()
-        self.received = 0
-
-    def write(self, chunk: bytes) -> None:
-        self.content += chunk
-        self.received += len(chunk)
-        _check_length(self._ref, self.received)
-
-    def restart(self) -> None:
-        self.content.clear()
-        self.received = 0
-
-
-class _FileDownload:
-    def __init__(self, ref: CheckpointRef, part: Path) -> None:
-        self._ref = ref
-        self._sha256 = hashlib.sha256()
-        part.touch(0o600)
-        self._file = part.open("r+b")
-        self.received = 0
-        while chunk := self._file.read(1 << 20):
-            self._sha256.update(chunk)
-            self.received += len(chunk)
-        if self.received >= ref.bytes:
-            self.restart()
-
-    def write(self, chunk: bytes) -> None:
-        self._file.write(chunk)
-        self._sha256.update(chunk)
-        self.received += len(chunk)
-        _check_length(self._ref, self.received)
-
-    def restart(self) -> None:
-        self._file.seek(0)
-        self._file.truncate()
-        self._sha256 = hashlib.sha256()
-        self.received = 0
-
-    def hexdigest(self) -> str:
-        return self._sha256.hexdigest()
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def _check_length(ref: CheckpointRef, received: int) -> None:
-    if received > ref.bytes:
-        raise WrongBytes(f"The checkpoint {ref.digest[:12]} has {ref.bytes} bytes; more were sent.")
-
-
-def _check(ref: CheckpointRef, received: int, digest: str) -> None:
-    if received != ref.bytes:
-        raise WrongBytes(f"The checkpoint {ref.digest[:12]} has {ref.bytes} bytes; {received} were received.")
-    if digest != ref.digest:
-        raise WrongBytes(f"The checkpoint received has digest {digest[:12]}, not {ref.digest[:12]}.")

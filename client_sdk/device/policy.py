@@ -9,8 +9,7 @@ from math import ceil
 
 from client_sdk import codecs
 from client_sdk.device.strategies import lacks_half
-from client_sdk.privacy.accounting import epsilon_of, rho_of
-from client_sdk.privacy.costs import rho_under_masks
+from client_sdk.privacy.accounting import epsilon_of, rho_of, rho_under_masks
 from client_sdk.protocol.devices import NO_BOUNDS, Assignment, CheckIn, Policy, PrivacyTerms, Task, rounded_size
 from client_sdk.protocol.secure import SECURE_VERSION, SecureBounds, SecureTask
 from client_sdk.secagg.consent import SecurePolicy, plain_refusal, require_terms, said_of_sums

@@ -141,7 +141,7 @@ class FileStorage:
             self._lock = _lock(self.folder)
             for leftover in self.folder.glob("*.tmp"):
                 self._files.erase(leftover)
-        self._checkpoints = FileCheckpoints(self.folder / "checkpoints")
+        self._checkpoints: CheckpointCache = FileCheckpoints(self.folder / "checkpoints")
         self._states = StateFolder(DurableFolder(self.folder / "states", durable))
         self._secure_path = self.folder / "secure.bin"
         self._answers_path = self.folder / "answers.json"

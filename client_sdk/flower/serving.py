@@ -35,7 +35,7 @@ from client_sdk.protocol.flower import (
     FlowerWait,
     ReplyReceipt,
 )
-from client_sdk.protocol.names import size_text
+from client_sdk.protocol.names import copied, size_text
 from client_sdk.protocol.problems import Problem, ProblemError
 
 REST_S = (1.0, 3.0)
@@ -202,23 +202,18 @@ class FlowerDevice:
 
     def _work(self, task: FlowerTask, key: RunKey, content: str) -> AppWork:
         state = self._journal.state(key)
-        return AppWork(
-            run=task.run,
-            number=task.number,
-            node=task.node,
+        return copied(
+            AppWork,
+            task,
             node_config=self._node_config,
             run_config=task.config,
-            message=task.message,
             type=task.kind,
             group=task.group if task.grouped else "",
-            created_at=task.created_at,
-            ttl_s=task.ttl_s,
             content=content,
             state=None
             if state is None
             else StoredState(path=str(state.path), start=state.state_at, bytes=state.header.state_bytes),
             answer=str(self._journal.draft),
-            max_reply=task.max_reply,
         )
 
     # ------------------------------------------------------------ sending

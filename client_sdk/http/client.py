@@ -66,7 +66,7 @@ from client_sdk.http.driver import Notice as Notice
 from client_sdk.http.exchange import exchanged, headers
 from client_sdk.http.transport import Interrupted, in_short
 from client_sdk.identity import Signer
-from client_sdk.learners import FirstModels, LearnerError, RolesTrainer, StrategyTrainer, Trainer
+from client_sdk.learners import LearnerError, Trainer
 from client_sdk.protocol.devices import Assignment, CheckIn, DeviceFacts, Policy, Wait
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError, parse_problem, problem
@@ -74,7 +74,7 @@ from client_sdk.protocol.secure import SecureBounds
 from client_sdk.secagg.consent import sums_made
 from client_sdk.secagg.memory import SKETCH_SECRET_BYTES, Memory
 from client_sdk.secagg.origin import First
-from client_sdk.tensors import Layout, Manifest, Tensors, canonical_digest, from_bytes, to_bytes
+from client_sdk.tensors import Layout, Manifest, Roles, Tensors, canonical_digest, from_bytes, to_bytes
 from client_sdk.tensors.manifest import of_model
 from client_sdk.update import Seconds, Update, body_of, report_of
 
@@ -271,9 +271,8 @@ class Client(DeviceDriver):
 
     def _first(self, assignment: Assignment, secret: bytes, checkpoint: bytes) -> First:
         """What this device finds out of the run's first model, or of the signed one. LearnerError."""
-        secure, make = assignment.secure, None
-        if isinstance(self._trainer, FirstModels):
-            make = self._trainer.first_model(assignment.task.learner)
+        secure, made_by = assignment.secure, getattr(self._trainer, "first_model", None)
+        make: Callable[[int], Tensors] | None = None if made_by is None else made_by(assignment.task.learner)
         if secure is None or (secure.signed is None and (make is None or secure.first_seed is None)):
             return First(can_make=make is not None)
         later = 0 if secure.signed is None else secure.signed.version
@@ -288,7 +287,8 @@ class Client(DeviceDriver):
 
     def _statistics(self, assignment: Assignment, model: Manifest) -> Collection[str]:
         """The tensors that the learner itself calls statistics."""
-        said = self._trainer.roles(assignment.task.learner, model) if isinstance(self._trainer, RolesTrainer) else None
+        roles = getattr(self._trainer, "roles", None)
+        said: Roles | None = None if roles is None else roles(assignment.task.learner, model)
         return () if said is None else said.keys()
 
     def _train(self, action: Train) -> Trained | Failed:
@@ -356,7 +356,7 @@ class Client(DeviceDriver):
         return CheckIn(
             examples=self._trainer.examples,
             learners=self._trainer.learners,
-            strategies=dict(self._trainer.strategies) if isinstance(self._trainer, StrategyTrainer) else {},
+            strategies=dict(getattr(self._trainer, "strategies", {})),
             policy=policy,
             hold_s=self._hold_s,
             process=self._process,
@@ -451,8 +451,8 @@ def _by_strategy(
 ) -> Local:
     """The result of the device's half of the task's strategy. StrategyError where the device has none, or its state
     would take more than ``most`` bytes."""
-    strategy, task = assignment.task.strategy, assignment.task
-    if strategy is None or not isinstance(trainer, StrategyTrainer):
+    strategy, task, train_by = assignment.task.strategy, assignment.task, getattr(trainer, "train_by", None)
+    if strategy is None or train_by is None:
         raise StrategyError("This device trains by no strategy.")
     half = half_of(strategy)
     size = half.state_bytes(Manifest.of(of_model(model)), task)
@@ -460,7 +460,7 @@ def _by_strategy(
         raise StrategyError(
             f"The strategy {strategy.name} would keep {size:,} bytes on this device, whose owner allows {most:,}."
         )
-    local = trainer.train_by(half, assignment, model, state, assignment.device, left)
+    local: Local = train_by(half, assignment, model, state, assignment.device, left)
     size = sum(array.nbytes for array in local.state.values())
     if size > most:
         raise StrategyError(f"The strategy {strategy.name} has made {size:,} bytes to keep; {most:,} are allowed.")

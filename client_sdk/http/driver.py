@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from random import SystemRandom
 from threading import Event
-from types import TracebackType
 from typing import Any, Self, TypeVar, assert_never
 
 import httpx2
@@ -159,9 +158,7 @@ class DeviceDriver:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ------------------------------------------------------------ performing

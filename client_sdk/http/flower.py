@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import httpx2
 
@@ -26,9 +26,10 @@ from client_sdk.protocol.flower import (
     PushMessages,
     Replies,
 )
-from client_sdk.protocol.names import DIGEST_HEADER, Route, content_digest
+from client_sdk.protocol.names import DIGEST_HEADER, Message, Route, content_digest
 from client_sdk.protocol.problems import problem
 
+T = TypeVar("T")
 _SENT_S = 600.0
 """Seconds in which one part of a long body is sent, or its answer comes: a disk may be slow to make 2 GB durable."""
 
@@ -49,8 +50,9 @@ class FlowerContent(Protocol):
 
 
 class FlowerOperator:
-    """All requests of a ServerApp, by an operator's key with the run in its scope. Safe from many threads. Each may be
-    sent again at any time. Raises ProblemError; of the kind ``busy`` where nobody answers."""
+    """All requests of a ServerApp, by an operator's key with the run in its scope: the link between a Grid and its
+    coordinator, which the simulator overrides. Safe from many threads. Each may be sent again at any time. Raises
+    ProblemError; of the kind ``busy``, which a Grid waits out, where nobody answers."""
 
     def __init__(self, transport: OperatorTransport) -> None:
         self._transport = transport
@@ -58,15 +60,15 @@ class FlowerOperator:
     def create(self, request: CreateFlowerRun) -> FlowerRunView:
         """Create the run, or find it where it goes on. ProblemError ``conflict`` where the run of this name differs,
         or has ended."""
-        return self._transport.ask("POST", Route.FLOWER_RUNS, FlowerRunView, request)
+        return self._ask("POST", Route.FLOWER_RUNS, FlowerRunView, request)
 
     def view(self, run: str) -> FlowerRunView:
         """The run as it is now."""
-        return self._transport.ask("GET", Route.FLOWER_RUN.format(run=run), FlowerRunView)
+        return self._ask("GET", Route.FLOWER_RUN, FlowerRunView, run=run)
 
     def nodes(self, run: str) -> FlowerNodes:
         """The devices that are there, and why others cannot serve the run."""
-        return self._transport.ask("GET", Route.FLOWER_NODES.format(run=run), FlowerNodes)
+        return self._ask("GET", Route.FLOWER_NODES, FlowerNodes, run=run)
 
     def upload(self, run: str, content: FlowerContent) -> None:
         """Store a content; it is durable when this returns."""
@@ -79,7 +81,7 @@ class FlowerOperator:
         timeout = httpx2.Timeout(connect=5.0, read=_SENT_S, write=_SENT_S, pool=30.0)
         self._transport.send("PUT", url, content=_as_bytes(content.parts()), extra=extra, timeout=timeout)
 
-    def download(self, run: str, digest: str) -> bytearray:
+    def download(self, run: str, digest: str) -> bytearray | memoryview:
         """A content of the run in one buffer, checked against its digest: ProblemError ``digest-mismatch``."""
         url, sha256 = Route.FLOWER_CONTENT.format(run=run, digest=digest), hashlib.sha256()
         try:
@@ -99,21 +101,31 @@ class FlowerOperator:
     def push(self, run: str, request: PushMessages) -> Pushed:
         """Push messages whose contents are stored; all are durable when this returns, or none is. ProblemError
         ``conflict`` where a content is not stored (any more). ``Pushed.nowhere``: those whose node does not exist."""
-        return self._transport.ask("POST", Route.FLOWER_MESSAGES.format(run=run), Pushed, request)
+        return self._ask("POST", Route.FLOWER_MESSAGES, Pushed, request, run=run)
 
     def pull(self, run: str, request: PullReplies) -> Replies:
         """The replies that there are; waits up to ``hold_s`` while there is none."""
         timeout = httpx2.Timeout(connect=5.0, read=request.hold_s + ANSWER_S, write=30.0, pool=30.0)
-        url = Route.FLOWER_REPLIES.format(run=run)
-        return self._transport.ask("POST", url, Replies, request, timeout=timeout)
+        return self._ask("POST", Route.FLOWER_REPLIES, Replies, request, timeout, run=run)
 
     def save_state(self, run: str, state: FlowerState) -> None:
         """Name the content that has the ServerApp's Context.state."""
-        self._transport.ask("PUT", Route.FLOWER_STATE.format(run=run), Noted, state)
+        self._ask("PUT", Route.FLOWER_STATE, Noted, state, run=run)
 
     def end(self, run: str, request: EndFlowerRun) -> FlowerRunView:
         """End the run."""
-        return self._transport.ask("POST", Route.FLOWER_END.format(run=run), FlowerRunView, request)
+        return self._ask("POST", Route.FLOWER_END, FlowerRunView, request, run=run)
+
+    def _ask(
+        self,
+        method: str,
+        route: Route,
+        answer: type[T],
+        message: Message | None = None,
+        timeout: httpx2.Timeout | None = None,
+        **path: str,
+    ) -> T:
+        return self._transport.ask(method, route.format(**path), answer, message, timeout=timeout)
 
 
 def _as_bytes(parts: Iterator[memoryview]) -> Iterator[bytes]:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from types import TracebackType
 from typing import Any
 
 import httpx2
@@ -330,9 +329,7 @@ class OperatorClient:
     def __enter__(self) -> OperatorClient:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _act(self, run: str, action: str) -> RunView:

@@ -90,11 +90,11 @@ class GroupTrainer:
         return LearnerTrainer(self.catalogue, self.data).examples
 
     def first_model(self, learner: str) -> Callable[[int], Tensors] | None:
-        """See ``FirstModels``."""
+        """See ``LearnerTrainer``."""
         return LearnerTrainer(self.catalogue, self.data).first_model(learner)
 
     def roles(self, learner: str, model: Manifest) -> Roles | None:
-        """See ``RolesTrainer``."""
+        """See ``LearnerTrainer``."""
         return roles_of(self.catalogue.load(learner), model)
 
     def train(self, assignment: Assignment, checkpoint: Tensors, device: str, deadline: Callable[[], float]) -> Update:

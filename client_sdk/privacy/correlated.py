@@ -66,11 +66,9 @@ class Strategy(Protocol):
 
     def __hash__(self) -> int: ...
 
-    def squared_sensitivity(self, pattern: Pattern) -> float:
-        """At least the largest |C u_T|^2, of all T that the pattern permits."""
-
     def squares(self, pattern: Pattern) -> Floats:
-        """That of the T with at most 1, 2, ..., ``pattern.most()`` steps."""
+        """At least the largest |C u_T|^2, of all T that the pattern permits with at most 1, 2, ..., ``pattern.most()``
+        steps."""
 
     def spread(self, steps: int) -> Floats:
         """The deviation of the noise in the sum of the first t sums, over that of z, for t = 1 to ``steps``."""
@@ -85,9 +83,6 @@ class Strategy(Protocol):
 @dataclass(frozen=True, slots=True)
 class Independent:
     """C is the identity."""
-
-    def squared_sensitivity(self, pattern: Pattern) -> float:
-        return float(pattern.most())
 
     def squares(self, pattern: Pattern) -> Floats:
         found: Floats = np.arange(1.0, pattern.most() + 1)
@@ -109,9 +104,6 @@ class Tree:
     """Each node of a binary tree over the steps is released: the sum of its steps, with noise of its own. The sum of
     the first t sums is made of the nodes that t in binary has, so noise in it grows with the logarithm of t alone.
     Nodes that no such sum needs are accounted for, and never drawn."""
-
-    def squared_sensitivity(self, pattern: Pattern) -> float:
-        return float(self.squares(pattern)[-1])
 
     def squares(self, pattern: Pattern) -> Floats:
         """By levels. A node of 2^l steps has at most ceil(2^l / apart) steps of a device, and all whole nodes of a
@@ -175,24 +167,17 @@ class Buffers:
             found[step] = value
         return found
 
-    def squared_sensitivity(self, pattern: Pattern) -> float:
-        """That of a device which takes part as early and as often as it may: the worst, where coefficients are not
-        negative and do not increase (Kalinin, Lampert 2024, arXiv:2405.13763, theorem 2). ValueError where they do."""
-        return _early_and_often(self._checked(pattern.steps), pattern)
-
     def squares(self, pattern: Pattern) -> Floats:
-        column, found = self._checked(pattern.steps), np.empty(pattern.most())
+        """Those of a device which takes part as early and as often as it may: the worst, where coefficients are not
+        negative and do not increase (Kalinin, Lampert 2024, arXiv:2405.13763, theorem 2). ValueError where they do."""
+        column, found = self.coefficients(pattern.steps), np.empty(pattern.most())
+        if column.min() < 0 or np.diff(column).max(initial=0.0) > 0:
+            raise ValueError("the coefficients of a strategy are not negative and do not increase")
         image = np.zeros(pattern.steps)
         for time in range(found.size):
             image[time * pattern.apart :] += column[: pattern.steps - time * pattern.apart]
             found[time] = _sum(image * image)
         return found
-
-    def _checked(self, steps: int) -> Floats:
-        column = self.coefficients(steps)
-        if column.min() < 0 or np.diff(column).max(initial=0.0) > 0:
-            raise ValueError("the coefficients of a strategy are not negative and do not increase")
-        return column
 
     def spread(self, steps: int) -> Floats:
         return np.sqrt(np.cumsum(np.cumsum(self.inverse(steps)) ** 2))

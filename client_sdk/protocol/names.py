@@ -14,7 +14,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -203,3 +203,14 @@ class Message(BaseModel):
         object.__setattr__(following, "__pydantic_extra__", None)
         object.__setattr__(following, "__pydantic_private__", None)
         return following
+
+
+T = TypeVar("T")
+
+
+def copied(kind: type[T], /, *sources: object, **others: Any) -> T:
+    """One of ``kind``, a message or a dataclass: its fields are ``others``, and the attributes of their names of the
+    first source that has them."""
+    names: Iterable[str] = kind.model_fields if issubclass(kind, BaseModel) else vars(kind)["__dataclass_fields__"]
+    found = ((name, next((one for one in sources if hasattr(one, name)), None)) for name in names if name not in others)
+    return kind(**{name: getattr(one, name) for name, one in found if one is not None}, **others)

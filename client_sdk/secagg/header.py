@@ -12,9 +12,10 @@ import math
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import Literal, TypedDict, get_args
+from typing import Any, Literal, get_args
 
 from client_sdk.protocol.devices import Task
+from client_sdk.protocol.names import copied
 from client_sdk.protocol.secure import SecureTask
 from client_sdk.protocol.wire import canonical, named
 from client_sdk.secagg.agreement import CIPHER
@@ -229,20 +230,7 @@ class AttemptHeader(PlanNumbers):
     @property
     def terms(self) -> Terms:
         """The fields of this header that come from the plan."""
-        return Terms(
-            q=self.q,
-            max_norm=self.max_norm,
-            max_abs=self.max_abs,
-            weight_cap=self.weight_cap,
-            rule=self.rule,
-            minimum_cohort=self.minimum_cohort,
-            groups=self.groups,
-            noise=self.noise,
-            divisor=self.divisor,
-            lowest=self.lowest,
-            highest=self.highest,
-            statistics=tuple(one.range for one in self.statistics),
-        )
+        return copied(Terms, self, statistics=tuple(one.range for one in self.statistics), move=0.0, move_each=0.0)
 
     @property
     def lanes(self) -> int:
@@ -357,12 +345,7 @@ def _cipher_and_rule(read: WireReader) -> GraphRule:
     )
 
 
-class _Noise(TypedDict, total=False):
-    noise: float
-    divisor: int
-
-
-def _of_noise(read: WireReader) -> _Noise:
+def _of_noise(read: WireReader) -> dict[str, Any]:
     """What follows in the header of a round with noise."""
     noise = read.float()
     if noise <= 0:
@@ -370,13 +353,7 @@ def _of_noise(read: WireReader) -> _Noise:
     return {"noise": noise, "divisor": read.number(4)}
 
 
-class _Clip(TypedDict, total=False):
-    lowest: float
-    highest: float
-    clip: float
-
-
-def _of_clip(read: WireReader) -> _Clip:
+def _of_clip(read: WireReader) -> dict[str, Any]:
     """What follows in the header of a round whose clip adapts."""
     lowest, highest, clip = read.float(), read.float(), read.float()
     if highest <= 0:
@@ -384,12 +361,7 @@ def _of_clip(read: WireReader) -> _Clip:
     return {"lowest": lowest, "highest": highest, "clip": clip}
 
 
-class _Statistics(TypedDict, total=False):
-    roles: bytes
-    statistics: tuple[StatisticRange, ...]
-
-
-def _of_statistics(read: WireReader) -> _Statistics:
+def _of_statistics(read: WireReader) -> dict[str, Any]:
     """What follows in the header of a model with statistics."""
     if read.left <= _GROUP_BYTES:
         return {}
@@ -433,29 +405,8 @@ def _profile(name: str) -> Profile:
 
 def terms_of(task: SecureTask) -> Terms:
     """The terms in an assignment. BadParameters where they are inconsistent, or name what this SDK does not know."""
-    rule = GraphRule(
-        profile=task.profile,
-        drop=task.drop,
-        corrupt_millionths=task.corrupt_millionths,
-        sigma=task.sigma,
-        eta=task.eta,
-    )
-    terms = Terms(
-        q=task.q,
-        max_norm=task.max_norm,
-        max_abs=task.max_abs,
-        weight_cap=task.weight_cap,
-        rule=rule,
-        minimum_cohort=task.minimum_cohort,
-        groups=task.groups,
-        noise=task.noise,
-        divisor=task.divisor,
-        lowest=task.lowest,
-        highest=task.highest,
-        statistics=task.statistics,
-        move=math.inf if task.move is None else task.move,
-        move_each=math.inf if task.move_each is None else task.move_each,
-    )
+    move, each = (math.inf if bound is None else bound for bound in (task.move, task.move_each))
+    terms = copied(Terms, task, rule=copied(GraphRule, task), move=move, move_each=each)
     if terms.noise or terms.divisor or terms.lowest or terms.highest:
         terms.quantizer_of(())
     return terms
@@ -463,28 +414,8 @@ def terms_of(task: SecureTask) -> Terms:
 
 def task_of(terms: Terms, *, weighting: Literal["examples", "equal"] = "examples") -> SecureTask:
     """What an assignment carries of these terms."""
-    rule, (move, move_each) = terms.rule, moves_of(terms)
-    return SecureTask(
-        q=terms.q,
-        max_norm=terms.max_norm,
-        max_abs=terms.max_abs,
-        weight_cap=terms.weight_cap,
-        weighting=weighting,
-        profile=rule.profile,
-        drop=rule.drop,
-        corrupt_millionths=rule.corrupt_millionths,
-        sigma=rule.sigma,
-        eta=rule.eta,
-        minimum_cohort=terms.minimum_cohort,
-        groups=terms.groups,
-        noise=terms.noise,
-        divisor=terms.divisor,
-        lowest=terms.lowest,
-        highest=terms.highest,
-        statistics=terms.statistics,
-        move=move,
-        move_each=move_each,
-    )
+    move, each = moves_of(terms)
+    return copied(SecureTask, terms, terms.rule, weighting=weighting, move=move, move_each=each)
 
 
 def moves_of(terms: Terms) -> tuple[float | None, float | None]:

@@ -28,7 +28,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Self, cast
 
 from coordinator.blobs.blocks import (
@@ -84,9 +83,7 @@ class FileSpool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._discard()
 
     def write(self, chunk: bytes | bytearray | memoryview) -> None:

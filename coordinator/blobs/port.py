@@ -21,7 +21,6 @@ import io
 import re
 import threading
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import BinaryIO, Protocol, Self
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -95,9 +94,7 @@ class Spool(Protocol):
         ...
 
     def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
 
 class Blobs(Protocol):
@@ -209,9 +206,7 @@ class MemorySpool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._reader is not None:
             self._reader.close()
 

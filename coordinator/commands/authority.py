@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_sdk.terminal import Json, fail, say, say_json, say_table
+from client_sdk.terminal import Json, fail, say, say_json, say_table, show_answer
 from coordinator.commands.common import (
     BehindProxy,
     TlsCert,
@@ -132,11 +132,9 @@ def token(
         )
     if output is not None:
         write_secret(output, made.text)
-    if as_json:
-        shown = {"token": None, "file": str(output)} if output is not None else {"token": made.text}
-        say_json({**shown, "uses": uses, "lasts_s": lasts_s})
-    else:
-        say(made.text if output is None else f"The token is in {output}: give it by --token-file.")
+    shown = {"token": None, "file": str(output)} if output is not None else {"token": made.text}
+    text = made.text if output is None else f"The token is in {output}: give it by --token-file."
+    show_answer({**shown, "uses": uses, "lasts_s": lasts_s}, text, as_json=as_json)
 
 
 @app.command(epilog="Example: quorate authority sign model.safetensors --data quorate-authority")
@@ -164,10 +162,7 @@ def sign(
         fail(f"{model} is not a safetensors file that can be signed: {error}.")
     with _authority(data) as (issuer, _):
         signature = sign_model(issuer.signer, digest, run, version).hex()
-    if as_json:
-        say_json({"model": digest.hex(), "signature": signature})
-        return
-    say(signature)
+    show_answer({"model": digest.hex(), "signature": signature}, signature, as_json=as_json)
 
 
 @app.command(epilog="Example: quorate authority devices")
@@ -220,10 +215,8 @@ def revoke(
 
     with _authority(data) as (issuer, ledger), ledger.writing() as rows:
         found = revoke_key(rows, issuer, id, who=_operator(), at=time.time())
-    if as_json:
-        say_json({"revoked": id, "list": found.counter})
-    else:
-        say(f"{id} is revoked, by revocation list {found.counter}.")
+    done = f"{id} is revoked, by revocation list {found.counter}."
+    show_answer({"revoked": id, "list": found.counter}, done, as_json=as_json)
 
 
 @app.command(epilog="Example: quorate authority audit --last 20")

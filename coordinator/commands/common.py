@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from client_sdk.protocol.names import Message
-from client_sdk.terminal import TimeLeft, fail, note, say, say_json
+from client_sdk.terminal import TimeLeft, fail, note
 
 if TYPE_CHECKING:
     from client_sdk.http.operator import OperatorClient
@@ -31,11 +30,6 @@ def asking(coordinator: str, key_file: Path | None) -> OperatorClient:
     from client_sdk.http.operator import OperatorClient
 
     return OperatorClient(coordinator, key_file=key_file)
-
-
-def show_answer(found: Message, text: str, *, as_json: bool) -> None:
-    """Print what was done as a sentence; with ``as_json`` the message that the coordinator answered."""
-    say_json(found) if as_json else say(text)
 
 
 def require_new(path: Path | None) -> None:

@@ -10,8 +10,8 @@ import typer
 
 from client_sdk.http.paging import PAGE, every_page
 from client_sdk.protocol.access import DAY_S, AuditHeadView, CreateKey, RoleName
-from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, fail, say, say_json
-from coordinator.commands.common import asking, require_new, show_answer, write_secret
+from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, fail, say, say_json, show_answer
+from coordinator.commands.common import asking, require_new, write_secret
 from coordinator.commands.tables import TextTable, moment, show_table
 
 app = typer.Typer(

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, say, say_json
-from coordinator.commands.common import asking, show_answer
+from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, say, say_json, show_answer
+from coordinator.commands.common import asking
 from coordinator.commands.tables import TextTable, moment, show_table
 
 if TYPE_CHECKING:

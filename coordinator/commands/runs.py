@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from client_sdk.http.paging import every_checkpoint
-from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, fail, say, say_json
-from coordinator.commands.common import asking, counted_bytes, show_answer
+from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, fail, say, say_json, show_answer
+from coordinator.commands.common import asking, counted_bytes
 from coordinator.commands.initial_checkpoint import Statistics, given, initial, learner_unknown, roles_for, said_roles
 from coordinator.commands.plans import Changes, PlanPath
 from coordinator.commands.tables import TextTable, moment, print_run, print_runs, show_table, who_is_spent
@@ -282,11 +282,12 @@ def get_checkpoint(
         digest = found[0].digest
         with counted_bytes(f"version {wanted} of {run}", found[0].bytes) as on_bytes:
             size = client.download(digest, output, on_bytes)
-    if as_json:
-        say_json({"run": run, "version": wanted, "digest": digest, "bytes": size, "file": str(output)})
-        return
-    say(f"Wrote version {wanted} of {run} ({size} bytes, {digest[:12]}) to {output}.")
-    say(f"Load it: {how_to_load(output)}")
+    show_answer(
+        {"run": run, "version": wanted, "digest": digest, "bytes": size, "file": str(output)},
+        f"Wrote version {wanted} of {run} ({size} bytes, {digest[:12]}) to {output}.",
+        f"Load it: {how_to_load(output)}",
+        as_json=as_json,
+    )
 
 
 def how_to_load(path: Path) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_sdk.terminal import Json, fail, note, say, say_json
+from client_sdk.terminal import Json, fail, note, say, say_json, show_answer
 from coordinator.commands.common import progress, refuse_password
 from coordinator.datafolder import AUDIT_KEY_FILE, AUTHORITY_FOLDER, BLOBS_FOLDER, DATABASE_FILE
 
@@ -128,11 +128,9 @@ def verify(
 
 
 def _say_wrong(wrong: Violation, as_json: bool) -> None:
-    if as_json:
-        say_json({"invariant": wrong.invariant, "run": wrong.run, "round": wrong.round, "what": wrong.what})
-        return
     place = f"{wrong.run} round {wrong.round}: " if wrong.round else f"{wrong.run}: " if wrong.run else ""
-    say(f"invariant {wrong.invariant}: {place}{wrong.what}")
+    shown = {"invariant": wrong.invariant, "run": wrong.run, "round": wrong.round, "what": wrong.what}
+    show_answer(shown, f"invariant {wrong.invariant}: {place}{wrong.what}", as_json=as_json)
 
 
 def _end_json(end: Head | AuditHead) -> dict[str, object]:

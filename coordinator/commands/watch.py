@@ -22,7 +22,7 @@ from client_sdk.protocol.operators import (
     SecureView,
 )
 from client_sdk.protocol.problems import ProblemError
-from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, fail, say, say_json
+from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, fail, say, say_json, show_answer
 from coordinator.commands.common import asking
 from coordinator.commands.runs import RunName
 from coordinator.commands.tables import TextTable, moment, print_rounds, print_run, print_runs, show_table, terminal
@@ -183,10 +183,8 @@ def events(
         if after >= newest and not follow:
             return
         for event in client.events(run, after):
-            if as_json:
-                say_json(event)
-            else:
-                say(f"{event.seq:>6}  {moment(event.at)}  {event.kind:<12} {_brief(event.body)}")
+            line = f"{event.seq:>6}  {moment(event.at)}  {event.kind:<12} {_brief(event.body)}"
+            show_answer(event, line, as_json=as_json)
             if event.seq >= newest and not follow:
                 return
 

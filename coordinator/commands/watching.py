@@ -23,7 +23,7 @@ from client_sdk.http.operator import OperatorClient
 from client_sdk.http.paging import every_metric
 from client_sdk.protocol.operators import MetricView, RoundView, RunView
 from client_sdk.protocol.problems import ProblemError
-from client_sdk.terminal import cell, say, say_json, span
+from client_sdk.terminal import cell, show_answer, span
 from coordinator.commands.tables import COULD_FORGE, STYLES, drawn, moment, rounds_table, runs_table, who_is_spent
 
 BAR = 32
@@ -277,12 +277,12 @@ def _changes(as_json: bool) -> Callable[[list[RunView], Watched[T]], None]:
         if (found.silent_since is not None) != silent:
             silent = not silent
             words = found.why if silent else "The coordinator answers again."
-            say_json({"kind": "notice", "text": words}) if as_json else say(f"{moment(time.time())}  {words}")
+            show_answer({"kind": "notice", "text": words}, f"{moment(time.time())}  {words}", as_json=as_json)
         for view in runs:
             state = view.seq if as_json else (view.status, view.round, view.phase, view.stalled, view.trouble)
             if printed.get(view.run) != state:
                 printed[view.run] = state
-                say_json(view) if as_json else say(f"{moment(found.read_at)}  {_line(view)}")
+                show_answer(view, f"{moment(found.read_at)}  {_line(view)}", as_json=as_json)
 
     return show
 

@@ -20,11 +20,12 @@ import typer
 
 from client_sdk.commands.long_running import Threads
 from client_sdk.commands.token_file import TokenFile, enrolment_token
-from client_sdk.terminal import DEFAULT_URL, Json, Url, fail, note, say, say_json
+from client_sdk.terminal import DEFAULT_URL, Json, Url, fail, note, show_answer
 from coordinator.datacenter.progress import ProgressThrottle, plain_line
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Callable
 
     from client_sdk.http.client import Notice
     from client_sdk.protocol.workers import Lease
@@ -234,19 +235,17 @@ class AgentOutput:
     def _print(
         self, kind: str, text: str, run: str | None, round: int | None, about: dict[str, Any] | None = None
     ) -> None:
-        if self._as_json:
-            say_json({"kind": kind, "run": run, "round": round, "text": text, **(about or {})})
-        else:
-            say(f"{run} round {round}: {text}" if about is not None else text[:1].upper() + text[1:])
+        line = f"{run} round {round}: {text}" if about is not None else text[:1].upper() + text[1:]
+        shown = {"kind": kind, "run": run, "round": round, "text": text, **(about or {})}
+        show_answer(shown, line, as_json=self._as_json)
 
     def ready(self, url: str, ready: PreflightReport, nproc: int) -> None:
-        if self._as_json:
-            say_json({"kind": "ready", "coordinator": url, "nproc": nproc, **ready.model_dump()})
-            return
         held = ", ".join(f"{name} ({count:,} examples)" for name, count in ready.examples.items())
         on = f"{ready.gpus} GPU{'s' if ready.gpus > 1 else ''}" if ready.gpus else "CPUs"
         group = f"up to {nproc} processes" if nproc > 1 else "one process"
-        say(f"This worker holds {held}, trains with {group} on {on}, and talks to {url}. Ctrl-C stops it.")
+        text = f"This worker holds {held}, trains with {group} on {on}, and talks to {url}. Ctrl-C stops it."
+        shown = {"kind": "ready", "coordinator": url, "nproc": nproc, **ready.model_dump()}
+        show_answer(shown, text, as_json=self._as_json)
 
     def of_group(self, text: str) -> None:
         """Print that a machine of the group came, went, or is excluded."""
@@ -309,11 +308,14 @@ def follow(
         stopped_by_signals() as stop,
     ):
         note_leftovers(end_leftovers(folder, node))
-        output = _Output(as_json)
+
+        def output(kind: str, text: str) -> None:
+            show_answer({"kind": kind, "text": text}, text, as_json=as_json)
+
         text = f"This is machine {node} of the group in {folder}, and waits for its leader. Ctrl-C stops it."
-        output.say("ready", text)
+        output("ready", text)
         _until_stopped(follower, folder, ready, wanted.data, output, stop, threads)
-    output.say("stopped", "Stopped.")
+    output("stopped", "Stopped.")
 
 
 def _until_stopped(
@@ -321,7 +323,7 @@ def _until_stopped(
     folder: Path,
     ready: PreflightReport,
     data: dict[str, str],
-    output: _Output,
+    output: Callable[[str, str], None],
     stop: threading.Event,
     threads: int | None,
 ) -> None:
@@ -332,28 +334,15 @@ def _until_stopped(
     while not stop.wait(LOOK_S):
         if follower.has_leader() != led:
             led = not led
-            output.say("led" if led else "alone", "The leader responds." if led else "No leader responds.")
+            output("led" if led else "alone", "The leader responds." if led else "No leader responds.")
         order = follower.order()
         if order is None or order.key == done:
             continue
         done = order.key
         again = f", start {order.start + 1}" if order.start else ""
-        output.say("training", f"Training {order.spec.get('learner')} on {order.data} with the group{again}.")
+        output("training", f"Training {order.spec.get('learner')} on {order.data} with the group{again}.")
         began = time.monotonic()
         reason = multi_machine.follow(follower, order, folder, ready.learners, data, stop, threads)
         if not stop.is_set():
             over = f"This part ended after {time.monotonic() - began:.1f} s."
-            output.say("done" if reason is None else "broke-off", over if reason is None else f"It broke off: {reason}")
-
-
-class _Output:
-    """Prints events as text or JSON."""
-
-    def __init__(self, as_json: bool) -> None:
-        self._as_json = as_json
-
-    def say(self, kind: str, text: str) -> None:
-        if self._as_json:
-            say_json({"kind": kind, "text": text})
-        else:
-            say(text)
+            output("done" if reason is None else "broke-off", over if reason is None else f"It broke off: {reason}")

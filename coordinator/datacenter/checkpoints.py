@@ -116,12 +116,13 @@ class Checkpoints:
             self._read_back(path, tensors)
             if self._group.rank == 0:
                 together = {name: value for part in parts for name, value in json.loads(part).items()}
-                _write(path / STATE, json.dumps({"values": together, "scaler": scaler, "world": self._group.world}))
+                state = {"values": together, "scaler": scaler, "world": self._group.world}
+                write_durably(path / STATE, json.dumps(state).encode())
         except (OSError, SafetensorError) as problem:
             error = NotSaved(f"The state after step {step} cannot be saved in {self._folder}: {sentence(problem)}.")
         self._group.agree(error)
         if self._group.rank == 0:
-            _write(path / COMPLETE, "")
+            write_durably(path / COMPLETE, b"")
             for old in self._whole()[:-KEEP]:
                 self._remove(old)
 
@@ -203,7 +204,7 @@ class Checkpoints:
             match = STEP_FOLDER.fullmatch(entry.name)
             if match is not None and int(match[1]) not in whole:
                 shutil.rmtree(entry)
-        _write(path, json.dumps(self._about))
+        write_durably(path, json.dumps(self._about).encode())
         return whole[-1] if whole else None
 
     def _require_same(self, path: Path) -> None:
@@ -324,11 +325,11 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def _write(path: Path, text: str) -> None:
-    """Atomically, and durably."""
-    fresh = path.with_suffix(".new")
-    with fresh.open("w") as file:
-        file.write(text)
+def write_durably(path: Path, content: bytes) -> None:
+    """Write a file, as a whole or not at all."""
+    fresh = path.with_name(f".{path.name}.new")
+    with fresh.open("wb") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)

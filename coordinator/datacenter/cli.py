@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from client_sdk.commands.joining import FILES, Target
+from client_sdk.commands.joining import FILES, Target, takes_options
 from client_sdk.commands.long_running import Threads, use_threads
 from client_sdk.terminal import Json, TimeLeft, fail, print_error, say, say_json
 from coordinator.datacenter import agent, plan_command
@@ -44,11 +45,75 @@ def _datacenter() -> None:
     """Train on a datacenter's machines by synchronous SGD."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class RecipeOptions:
+    """The options that have the names of a recipe's fields, beside steps and batch size."""
+
+    learning_rate: Annotated[float, typer.Option("--learning-rate", "--lr", help="Step size.")] = 0.1
+    optimizer: Annotated[str, typer.Option(help="learner (its own), sgd, lars or lamb.")] = "learner"
+    momentum: Annotated[float, typer.Option(help="Of sgd and lars; beta1 of lamb.")] = 0.9
+    weight_decay: Annotated[float, typer.Option(help="Of sgd, lars and lamb.")] = 0.0
+    trust_coefficient: Annotated[float, typer.Option(help="Of lars: a layer's step, as a fraction of its norm.")] = (
+        0.001
+    )
+    linear_scaling: Annotated[
+        bool, typer.Option("--linear-scaling", help="--learning-rate is for a batch of 256, and grows with the batch.")
+    ] = False
+    warmup_steps: Annotated[int, typer.Option(help="Steps in which the step size rises.")] = 0
+    decay: Annotated[str, typer.Option(help="How the step size falls then: constant, linear or cosine.")] = "constant"
+    max_grad_norm: Annotated[float | None, typer.Option(help="Scale gradients down to this norm.")] = None
+    accumulate: Annotated[int, typer.Option(help="Cut each process's share of a batch into so many.")] = 1
+    precision: Annotated[str, typer.Option(help="float32, bfloat16 or float16 (GPUs only).")] = "float32"
+    bucket_mb: Annotated[float, typer.Option(help="Size of the pieces in which gradients are exchanged.")] = 25.0
+    shard: Annotated[
+        str, typer.Option(help="What is divided over processes: none, optimizer, gradients (and it), full (all).")
+    ] = "none"
+    recompute: Annotated[
+        bool, typer.Option("--recompute", help="Compute the learner's blocks again in backward, to save memory.")
+    ] = False
+    compress: Annotated[
+        str, typer.Option(help="Smaller gradients: none, fp16, bf16, powersgd, topk, 1bit or 2bit.")
+    ] = "none"
+    compress_rank: Annotated[int, typer.Option(help="Of powersgd: columns of its matrices.")] = 4
+    compress_density: Annotated[float, typer.Option(help="Of topk: the part of the values that is sent.")] = 0.01
+    sync_every: Annotated[int, typer.Option(help="Average models after so many steps; 0: gradients, at each.")] = 0
+    outer_learning_rate: Annotated[float, typer.Option(help="Of --sync-every: from one mean to the next.")] = 1.0
+    outer_momentum: Annotated[float, typer.Option(help="Of --sync-every: of those steps (Nesterov).")] = 0.0
+    sync_within: Annotated[int, typer.Option(help="Of --sync-every: neighbours that average gradients each step.")] = 1
+    mesh: Annotated[
+        str | None,
+        typer.Option(metavar="AXIS=N,...", help="Axes data, replicas, tensor, pipeline; their product is --nproc."),
+    ] = None
+    schedule: Annotated[str, typer.Option(help="Of a pipeline: gpipe, 1f1b, interleaved, zb or dualpipev.")] = "1f1b"
+    server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME=VALUE,...",
+            help="Parameter servers: count=1, staleness=4, backup=1, groups=2, sparse=async, as many as are needed.",
+        ),
+    ] = None
+    hogwild: Annotated[
+        bool, typer.Option("--hogwild", help="All processes move the same weights in shared memory, without locks.")
+    ] = False
+    unused_parameters: Annotated[
+        bool, typer.Option("--unused-parameters", help="A step may leave parameters untouched.")
+    ] = False
+    averaged: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Train only these tensors: a name, a shell pattern, or ! and what to leave out. Several times.",
+        ),
+    ] = None
+    seed: Annotated[int, typer.Option(min=0, help="Orders the data, and draws the first weights.")] = 0
+
+
 @datacenter.command(
     epilog="Example: quorate datacenter train quorate:mnist-mlp --data mnist --nproc 2 --steps 500 --batch-size 512, "
     "or on several machines: torchrun --nnodes 2 ... -m client_sdk.cli datacenter train quorate:mnist-mlp --data mnist "
     "--steps 500"
 )
+@takes_options
 def train(
     learner: Annotated[str, typer.Argument(metavar="LEARNER", help="package:name, or module:attribute of your own.")],
     data: Annotated[str, typer.Option(metavar=FILES, help="An installed data set, or a file: x and y, or a table.")],
@@ -70,63 +135,7 @@ def train(
     ] = None,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Steps between two saved ones.")] = 100,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest step in --checkpoints.")] = False,
-    learning_rate: Annotated[float, typer.Option("--learning-rate", "--lr", help="Step size.")] = 0.1,
-    optimizer: Annotated[str, typer.Option(help="learner (its own), sgd, lars or lamb.")] = "learner",
-    momentum: Annotated[float, typer.Option(help="Of sgd and lars; beta1 of lamb.")] = 0.9,
-    weight_decay: Annotated[float, typer.Option(help="Of sgd, lars and lamb.")] = 0.0,
-    trust_coefficient: Annotated[
-        float, typer.Option(help="Of lars: a layer's step, as a fraction of its norm.")
-    ] = 0.001,
-    linear_scaling: Annotated[
-        bool, typer.Option("--linear-scaling", help="--learning-rate is for a batch of 256, and grows with the batch.")
-    ] = False,
-    warmup_steps: Annotated[int, typer.Option(help="Steps in which the step size rises.")] = 0,
-    decay: Annotated[str, typer.Option(help="How the step size falls then: constant, linear or cosine.")] = "constant",
-    max_grad_norm: Annotated[float | None, typer.Option(help="Scale gradients down to this norm.")] = None,
-    accumulate: Annotated[int, typer.Option(help="Cut each process's share of a batch into so many.")] = 1,
-    precision: Annotated[str, typer.Option(help="float32, bfloat16 or float16 (GPUs only).")] = "float32",
-    bucket_mb: Annotated[float, typer.Option(help="Size of the pieces in which gradients are exchanged.")] = 25.0,
-    shard: Annotated[
-        str, typer.Option(help="What is divided over processes: none, optimizer, gradients (and it), full (all).")
-    ] = "none",
-    recompute: Annotated[
-        bool, typer.Option("--recompute", help="Compute the learner's blocks again in backward, to save memory.")
-    ] = False,
-    compress: Annotated[
-        str, typer.Option(help="Smaller gradients: none, fp16, bf16, powersgd, topk, 1bit or 2bit.")
-    ] = "none",
-    compress_rank: Annotated[int, typer.Option(help="Of powersgd: columns of its matrices.")] = 4,
-    compress_density: Annotated[float, typer.Option(help="Of topk: the part of the values that is sent.")] = 0.01,
-    sync_every: Annotated[int, typer.Option(help="Average models after so many steps; 0: gradients, at each.")] = 0,
-    outer_learning_rate: Annotated[float, typer.Option(help="Of --sync-every: from one mean to the next.")] = 1.0,
-    outer_momentum: Annotated[float, typer.Option(help="Of --sync-every: of those steps (Nesterov).")] = 0.0,
-    sync_within: Annotated[int, typer.Option(help="Of --sync-every: neighbours that average gradients each step.")] = 1,
-    mesh: Annotated[
-        str | None,
-        typer.Option(metavar="AXIS=N,...", help="Axes data, replicas, tensor, pipeline; their product is --nproc."),
-    ] = None,
-    schedule: Annotated[str, typer.Option(help="Of a pipeline: gpipe, 1f1b, interleaved, zb or dualpipev.")] = "1f1b",
-    server: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME=VALUE,...",
-            help="Parameter servers: count=1, staleness=4, backup=1, groups=2, sparse=async, as many as are needed.",
-        ),
-    ] = None,
-    hogwild: Annotated[
-        bool, typer.Option("--hogwild", help="All processes move the same weights in shared memory, without locks.")
-    ] = False,
-    unused_parameters: Annotated[
-        bool, typer.Option("--unused-parameters", help="A step may leave parameters untouched.")
-    ] = False,
-    averaged: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PATTERN",
-            help="Train only these tensors: a name, a shell pattern, or ! and what to leave out. Several times.",
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Orders the data, and draws the first weights.")] = 0,
+    options: RecipeOptions = RecipeOptions(),
     hang_s: Annotated[float, typer.Option(help="Seconds after which a silent process counts as hung.")] = 300.0,
     max_restarts: Annotated[int, typer.Option(min=0, help="How often processes that died are started again.")] = 3,
     as_json: Json = False,
@@ -144,38 +153,12 @@ def train(
     if resume and checkpoints is None:
         fail("Name the folder to go on from with --checkpoints.")
     source = with_target(data, target)
-    recipe: dict[str, Any] = {
-        "steps": steps,
-        "batch_size": batch_size,
-        "learning_rate": learning_rate,
-        "optimizer": optimizer,
-        "momentum": momentum,
-        "weight_decay": weight_decay,
-        "trust_coefficient": trust_coefficient,
-        "linear_scaling": linear_scaling,
-        "warmup_steps": warmup_steps,
-        "decay": decay,
-        "max_grad_norm": max_grad_norm,
-        "accumulate": accumulate,
-        "precision": precision,
-        "bucket_mb": bucket_mb,
-        "shard": shard,
-        "recompute": recompute,
-        "compress": compress,
-        "compress_rank": compress_rank,
-        "compress_density": compress_density,
-        "sync_every": sync_every,
-        "sync_within": sync_within,
-        "outer_learning_rate": outer_learning_rate,
-        "outer_momentum": outer_momentum,
-        "mesh": None if mesh is None else _axes(mesh),
-        "schedule": schedule,
-        "server": None if server is None else dict(part.partition("=")[::2] for part in server.split(",")),
-        "hogwild": hogwild,
-        "unused_parameters": unused_parameters,
-        "averaged": averaged or None,
-        "seed": seed,
-    }
+    recipe: dict[str, Any] = asdict(options) | {"steps": steps, "batch_size": batch_size}
+    if options.mesh is not None:
+        recipe["mesh"] = _axes(options.mesh)
+    if options.server is not None:
+        recipe["server"] = dict(part.partition("=")[::2] for part in options.server.split(","))
+    recipe["averaged"] = options.averaged or None
     spec = _checked(
         {
             "learner": learner,

@@ -149,16 +149,12 @@ def _loaded(spec: JobSpec, group: Any) -> tuple[Any, Any, Any]:
 def _write(model: Any, out: Path | None) -> str:
     """Write the model atomically. Returns its digest."""
     from client_sdk.tensors import digest, to_bytes
+    from coordinator.datacenter.checkpoints import write_durably
 
     content = to_bytes(model)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        fresh = out.with_name(f".{out.name}.new")
-        with fresh.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(out)
+        write_durably(out, content)
     return digest(content)
 
 

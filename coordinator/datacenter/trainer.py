@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import psutil
 
-from client_sdk.protocol.workers import Lease, all_strategies
+from client_sdk.protocol.names import copied
+from client_sdk.protocol.workers import Lease, WorkerPoll, all_strategies
 from coordinator.datacenter.agent_folder import AgentFolder
 from coordinator.datacenter.job import launch
 from coordinator.datacenter.multi_machine import ConditionEvent, FollowerPool, MachineLost, lead
@@ -40,22 +41,6 @@ class NotNow(Exception):
 
 class Halted(Exception):
     """The trainer stopped because it was asked to."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerOffer:
-    """The capabilities of this worker: they decide which rounds it can take."""
-
-    learners: dict[str, str]
-    """``package:name`` -> version of the learners installed here."""
-    data: tuple[str, ...]
-    """Names of the data held here."""
-    nproc: int = 1
-    """The most processes that can train together."""
-    strategies: tuple[str, ...] = ()
-    """What it can do beside plain training, as in ``WorkerPoll``."""
-    memory_bytes: int | None = None
-    """Memory of one process; None: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,21 +93,21 @@ class JobTrainer:
         self._data = dict(data)
         self._machine = machine
         self._on_lease_message = on_lease_message
-        self._offer = WorkerOffer(
-            learners=dict(learners),
-            data=tuple(data),
-            nproc=machine.nproc,
-            strategies=tuple(name for name in all_strategies() if gpu_bytes or name != "precision=float16"),
-            memory_bytes=min(gpu_bytes) if gpu_bytes else psutil.virtual_memory().total // machine.nproc,
-        )
+        self._learners = dict(learners)
+        self._strategies = tuple(name for name in all_strategies() if gpu_bytes or name != "precision=float16")
+        self._memory = min(gpu_bytes) if gpu_bytes else psutil.virtual_memory().total // machine.nproc
 
-    def offer(self) -> WorkerOffer:
-        """The capabilities here, with the processes of the machines that respond at this moment. Called before each
-        poll."""
-        if self._pool is None:
-            return self._offer
-        others = sum(status.nproc for status in self._pool.compatible())
-        return replace(self._offer, nproc=self._machine.nproc + others)
+    def offer(self, **polled: Any) -> WorkerPoll:
+        """A poll with the capabilities here, and with the processes of the machines that respond at this moment."""
+        others = [] if self._pool is None else self._pool.compatible()
+        return WorkerPoll(
+            learners=self._learners,
+            data=tuple(self._data),
+            nproc=self._machine.nproc + sum(status.nproc for status in others),
+            strategies=self._strategies,
+            memory_bytes=self._memory,
+            **polled,
+        )
 
     def train(
         self, lease: Lease, checkpoint: Path, note: Callable[[int, dict[str, float]], None], halted: Callable[[], bool]
@@ -185,11 +170,13 @@ class JobTrainer:
         source = self._data.get(lease.datacenter.data)
         if source is None:
             raise TrainingFailed(f"This worker does not hold the data {lease.datacenter.data!r}.")
-        if lease.task.learner not in self._offer.learners:
+        if lease.task.learner not in self._learners:
             raise TrainingFailed(f"This worker may not train the learner {lease.task.learner}.")
         folder = self._folder.job(lease.run, lease.checkpoint.digest, lease.plan_digest)
         try:
-            return JobSpec(
+            return copied(
+                JobSpec,
+                self._machine,
                 learner=lease.task.learner,
                 data=source,
                 recipe=recipe_of(lease),
@@ -200,10 +187,6 @@ class JobTrainer:
                 checkpoint_every=steps_between_saves(lease.datacenter.steps, self._machine.checkpoint_every),
                 resume=True,
                 nproc=lease.datacenter.nproc,
-                device=self._machine.device,
-                threads=self._machine.threads,
-                hang_s=self._machine.hang_s,
-                max_restarts=self._machine.max_restarts,
             )
         except ValueError as error:
             raise TrainingFailed(f"The plan cannot be trained here: {' '.join(str(error).split())}") from None

@@ -26,7 +26,7 @@ from client_sdk.device.requests import Pacing
 from client_sdk.http.driver import DeviceDriver, Notice
 from client_sdk.http.transport import Interrupted, until
 from client_sdk.protocol.devices import Noted
-from client_sdk.protocol.names import Route
+from client_sdk.protocol.names import Route, copied
 from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.protocol.workers import Lease, LeaseEnd, WorkerPoll
 from coordinator.datacenter.agent_folder import AgentFolder
@@ -226,15 +226,7 @@ class DatacenterWorker(DeviceDriver):
                 return Failed("The training was stopped.", self._now())
             log.exception("training failed in run %s, round %s", lease.run, lease.round)
             return Failed(f"{type(error).__name__}: {' '.join(str(error).split())}", self._now())
-        return Finished(
-            digest=digest,
-            parent=result.parent,
-            bytes=size,
-            steps=result.steps,
-            examples=result.examples,
-            metrics=result.metrics,
-            at=self._now(),
-        )
+        return copied(Finished, result, digest=digest, bytes=size, at=self._now())
 
     def _await_job(self, for_s: float) -> WorkerReply:
         job = self._job
@@ -284,14 +276,5 @@ class DatacenterWorker(DeviceDriver):
         self._notify("given-back", f"Gave round {lease.round} of {lease.run} back: {reason}", lease)
 
     def _poll(self) -> WorkerPoll:
-        offer = self._trainer.offer()
-        return WorkerPoll(
-            instance=self.instance,
-            installation=self._files.installation(),
-            learners=offer.learners,
-            data=offer.data,
-            nproc=offer.nproc,
-            strategies=offer.strategies,
-            memory_bytes=offer.memory_bytes,
-            hold_s=self._hold_s,
-        )
+        installation = self._files.installation()
+        return self._trainer.offer(instance=self.instance, installation=installation, hold_s=self._hold_s)

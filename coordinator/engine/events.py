@@ -16,75 +16,25 @@ from pydantic import Field, TypeAdapter
 from client_sdk.tensors.manifest import StatisticRole
 from coordinator.engine.event_fields import NO_EVIDENCE, UNTREATED, Evidence, OfAttempt, OfDevice, Treated
 from coordinator.engine.named_tensors import NamedTensors, Small
-from coordinator.engine.secure.events import (
-    Advanced,
-    Advertised,
-    Announced,
-    Complained,
-    Declined,
-    Discarded,
-    Faulted,
-    Masked,
-    Opened,
-    OpeningFailed,
-    PairsOpened,
-    Revealed,
-    Rostered,
-    SecureEvent,
-    Shared,
-    Signed,
-    Spent,
-    Unbarred,
-    Vouched,
-)
-
-__all__ = [
-    "Advanced",
-    "Advertised",
-    "Announced",
-    "ClockFell",
-    "CommitFailed",
-    "Committed",
-    "Complained",
-    "Created",
-    "Declined",
-    "Delivered",
-    "Discarded",
-    "Drawn",
-    "Event",
-    "Faulted",
-    "FleetReturned",
-    "LeaseEnded",
-    "Leased",
-    "Masked",
-    "Opened",
-    "OpeningFailed",
-    "PairsOpened",
-    "Paused",
-    "Recovered",
-    "Renamed",
-    "Reported",
-    "Resumed",
-    "Revealed",
-    "Rostered",
-    "Scored",
-    "SecureEvent",
-    "Seeded",
-    "Shared",
-    "Signed",
-    "Spent",
-    "Stopped",
-    "Tick",
-    "TrainingStarted",
-    "Unbarred",
-    "UpdateLost",
-    "UpdateRefused",
-    "Vouched",
-    "Withdrew",
-    "WorkerHeartbeat",
-    "from_json",
-    "to_json",
-]
+from coordinator.engine.secure.events import Advanced as Advanced
+from coordinator.engine.secure.events import Advertised as Advertised
+from coordinator.engine.secure.events import Announced as Announced
+from coordinator.engine.secure.events import Complained as Complained
+from coordinator.engine.secure.events import Declined as Declined
+from coordinator.engine.secure.events import Discarded as Discarded
+from coordinator.engine.secure.events import Faulted as Faulted
+from coordinator.engine.secure.events import Masked as Masked
+from coordinator.engine.secure.events import Opened as Opened
+from coordinator.engine.secure.events import OpeningFailed as OpeningFailed
+from coordinator.engine.secure.events import PairsOpened as PairsOpened
+from coordinator.engine.secure.events import Revealed as Revealed
+from coordinator.engine.secure.events import Rostered as Rostered
+from coordinator.engine.secure.events import SecureEvent as SecureEvent
+from coordinator.engine.secure.events import Shared as Shared
+from coordinator.engine.secure.events import Signed as Signed
+from coordinator.engine.secure.events import Spent as Spent
+from coordinator.engine.secure.events import Unbarred as Unbarred
+from coordinator.engine.secure.events import Vouched as Vouched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

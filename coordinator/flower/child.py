@@ -28,7 +28,7 @@ from coordinator.flower.tally import GroupLine, RunTally
 
 if TYPE_CHECKING:
     from client_sdk.flower.app import AppFolder
-    from coordinator.flower.link import FlowerLink
+    from client_sdk.http.flower import FlowerOperator
 
 GROUP = "quorate.flower"
 END_S = 5.0
@@ -107,8 +107,9 @@ def default_name(app: AppFolder) -> str:
 
 
 @contextmanager
-def _link(orders: Orders, app: AppFolder) -> Iterator[FlowerLink]:
-    """The coordinator: one in this process with simulated nodes, or the one at the URL."""
+def _link(orders: Orders, app: AppFolder) -> Iterator[FlowerOperator]:
+    """The coordinator: one in this process with simulated nodes, or the one at the URL. The simulator is the entry
+    point ``simulation`` of GROUP: ``(app, nodes, data=...)`` gives the context of a link."""
     if orders.simulation is not None:
         found = entry_points(group=GROUP, name="simulation")
         if not found:

@@ -11,7 +11,18 @@ import typer
 from pydantic import ValidationError
 
 from client_sdk.protocol.names import message_of
-from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, note, say, say_json
+from client_sdk.terminal import (
+    DEFAULT_URL,
+    Json,
+    KeyFile,
+    Url,
+    errors_as_sentences,
+    fail,
+    note,
+    say,
+    say_json,
+    show_answer,
+)
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 flower = typer.Typer(
@@ -127,13 +138,8 @@ def run(
             note(f"Stopped. The run {begun[0]} is kept: {_how_to_go_on(begun[0])}")
         raise
     totals = {key: end[key] for key in ("rounds", "replies", "errors", "seconds")}
-    if as_json:
-        say_json(totals)
-    else:
-        say(
-            f"Done: {totals['rounds']} rounds, {totals['replies']} replies, {totals['errors']} errors, "
-            f"{totals['seconds']:.1f} s."
-        )
+    done = "Done: {rounds} rounds, {replies} replies, {errors} errors, {seconds:.1f} s.".format(**totals)
+    show_answer(totals, done, as_json=as_json)
 
 
 def _how_to_go_on(run: str) -> str:
@@ -155,7 +161,4 @@ def stop(
 
     with closing(OperatorTransport(coordinator, key=None, key_file=key_file, http=None)) as transport:
         view = FlowerOperator(transport).end(name, EndFlowerRun(status="stopped", reason="An operator has stopped it."))
-    if as_json:
-        say_json(view)
-    else:
-        say(f"The run {view.run} is {view.status}.")
+    show_answer(view, f"The run {view.run} is {view.status}.", as_json=as_json)

@@ -13,10 +13,10 @@ from flwr.app import Context, RecordDict
 from client_sdk.flower import flwr_private
 from client_sdk.flower.app import AppFolder, load_server_app
 from client_sdk.flower.records import decode
+from client_sdk.http.flower import FlowerOperator
 from client_sdk.protocol.flower import CreateFlowerRun, EndFlowerRun, FlowerRunView, FlowerState
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.flower.grid import OutgoingContents, QuorateGrid, Quorum
-from coordinator.flower.link import FlowerLink
 from coordinator.flower.patience import Patience, StillAway
 from coordinator.flower.tally import MessagesPushed, Notice, OnServerAppEvent, ReplyTaken, ServerAppEvent, first_line
 
@@ -46,7 +46,7 @@ class Waits:
 class SavedState:
     """The ServerApp's Context.state at the coordinator: saved when it has changed."""
 
-    def __init__(self, link: FlowerLink, run: FlowerRunView, patience: Patience) -> None:
+    def __init__(self, link: FlowerOperator, run: FlowerRunView, patience: Patience) -> None:
         self._link, self._run, self._patience = link, run.run, patience
         self._contents = OutgoingContents(lambda content: patience.ask(partial(link.upload, run.run, content)))
         self._saved = run.state
@@ -72,7 +72,7 @@ class SavedState:
 def run_server_app(
     app: AppFolder,
     request: CreateFlowerRun,
-    link: FlowerLink,
+    link: FlowerOperator,
     on_event: OnServerAppEvent,
     *,
     waits: Waits | None = None,
@@ -126,7 +126,7 @@ def run_server_app(
     return patience.ask(partial(link.end, run.run, EndFlowerRun(status="finished")))
 
 
-def _created(link: FlowerLink, request: CreateFlowerRun) -> FlowerRunView:
+def _created(link: FlowerOperator, request: CreateFlowerRun) -> FlowerRunView:
     """The run. A coordinator that is not there when somebody begins is a fault to hear of, not one to wait out."""
     silent = Patience(lambda text: None)
     try:
@@ -135,7 +135,7 @@ def _created(link: FlowerLink, request: CreateFlowerRun) -> FlowerRunView:
         raise problem("busy", str(away)) from None
 
 
-def _end(link: FlowerLink, run: FlowerRunView, status: str, reason: str) -> None:
+def _end(link: FlowerOperator, run: FlowerRunView, status: str, reason: str) -> None:
     """Tell the coordinator that the run has failed; where it is away the run stays as it is."""
     waiting = Patience(lambda text: None)
     request = EndFlowerRun.model_validate({"status": status, "reason": reason[:REASON_LIMIT]})

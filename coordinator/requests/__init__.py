@@ -11,37 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from coordinator.requests import access, devices, flower, insight, operators, privacy, secure, workers
-from coordinator.requests.entry import (
-    Body,
-    Caller,
-    Credentials,
-    Direct,
-    Entry,
-    Held,
-    NotYet,
-    Permission,
-    Request,
-    Shape,
-    check_credentials,
-    identify,
-)
-
-__all__ = [
-    "TABLE",
-    "Body",
-    "Caller",
-    "Credentials",
-    "Direct",
-    "Entry",
-    "Held",
-    "NotYet",
-    "Permission",
-    "Request",
-    "Shape",
-    "Table",
-    "check_credentials",
-    "identify",
-]
+from coordinator.requests.entry import Body as Body
+from coordinator.requests.entry import Caller as Caller
+from coordinator.requests.entry import Credentials as Credentials
+from coordinator.requests.entry import Direct as Direct
+from coordinator.requests.entry import Entry as Entry
+from coordinator.requests.entry import Held as Held
+from coordinator.requests.entry import NotYet as NotYet
+from coordinator.requests.entry import Permission as Permission
+from coordinator.requests.entry import Request as Request
+from coordinator.requests.entry import Shape as Shape
+from coordinator.requests.entry import check_credentials as check_credentials
+from coordinator.requests.entry import identify as identify
 
 
 class Table:

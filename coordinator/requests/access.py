@@ -87,25 +87,25 @@ def audit_head(to: Coordinator, operator: Operator) -> AuditHeadView:
 _owner = partial(Entry, permission=Permission.OWNER, group="access")
 
 CREATE = _owner(
-    method="POST",
-    route=Route.KEYS,
+    "POST",
+    Route.KEYS,
+    Direct(create),
+    "Create an API key",
     scoped=True,
     audited=Audited("key.create", asks=("role", "scope", "expires_in_s", "label")),
-    shape=Direct(create),
-    summary="Create an API key",
     created=True,
 )
-LIST = _owner(method="GET", route=Route.KEYS, scoped=True, shape=Direct(listed), summary="List API keys")
+LIST = _owner("GET", Route.KEYS, Direct(listed), "List API keys", scoped=True)
 REVOKE = _owner(
-    method="POST",
-    route=Route.REVOKE_KEY,
+    "POST",
+    Route.REVOKE_KEY,
+    Direct(revoke),
+    "Revoke an API key",
     scoped=True,
     audited=Audited("key.revoke", makes=("key",)),
-    shape=Direct(revoke),
-    summary="Revoke an API key",
 )
-AUDIT = _owner(method="GET", route=Route.AUDIT, scoped=True, shape=Direct(audit), summary="Read the audit")
-AUDIT_HEAD = _owner(method="GET", route=Route.AUDIT_HEAD, shape=Direct(audit_head), summary="Read where the audit ends")
+AUDIT = _owner("GET", Route.AUDIT, Direct(audit), "Read the audit", scoped=True)
+AUDIT_HEAD = _owner("GET", Route.AUDIT_HEAD, Direct(audit_head), "Read where the audit ends")
 
 
 # ------------------------------------------------------------ browsers
@@ -158,44 +158,24 @@ def _require_links(to: Coordinator) -> None:
 _nobody = partial(Entry, permission=Permission.NOBODY, group="access")
 _viewer = partial(Entry, permission=Permission.VIEWER, group="access")
 
-LOG_IN = _nobody(
-    method="POST",
-    route=Route.SESSIONS,
-    answer=Me,
-    shape=Direct(log_in),
-    summary="Log in",
-    created=True,
-    session="opens",
-)
+LOG_IN = _nobody("POST", Route.SESSIONS, Direct(log_in), "Log in", answer=Me, created=True, session="opens")
 LOG_IN_BY_LINK = _nobody(
-    method="POST",
-    route=Route.SESSION_BY_LINK,
-    answer=Me,
-    shape=Direct(log_in_by_link),
-    summary="Log in by a link",
-    created=True,
-    session="opens",
+    "POST", Route.SESSION_BY_LINK, Direct(log_in_by_link), "Log in by a link", answer=Me, created=True, session="opens"
 )
 CREATE_LINK = Entry(
-    method="POST",
-    route=Route.SESSION_LINKS,
+    "POST",
+    Route.SESSION_LINKS,
+    Direct(create_link),
+    "Create a link to log in",
     permission=Permission.OWNER,
     audited=Audited("link.create"),
-    shape=Direct(create_link),
-    summary="Create a link to log in",
     group="access",
     created=True,
 )
 LOG_OUT = _viewer(
-    method="DELETE",
-    route=Route.CURRENT_SESSION,
-    scoped=True,
-    audited=Audited("logout"),
-    shape=Direct(log_out),
-    summary="Log out",
-    session="ends",
+    "DELETE", Route.CURRENT_SESSION, Direct(log_out), "Log out", scoped=True, audited=Audited("logout"), session="ends"
 )
 """Every operator may end the own session."""
-WAYS = _nobody(method="GET", route=Route.SESSION_WAYS, shape=Direct(ways), summary="List the ways to log in")
-ME = _viewer(method="GET", route=Route.ME, scoped=True, shape=Direct(me), summary="Show who asks")
+WAYS = _nobody("GET", Route.SESSION_WAYS, Direct(ways), "List the ways to log in")
+ME = _viewer("GET", Route.ME, Direct(me), "Show who asks", scoped=True)
 ENTRIES = (CREATE, LIST, REVOKE, AUDIT, AUDIT_HEAD, LOG_IN, LOG_IN_BY_LINK, CREATE_LINK, LOG_OUT, WAYS, ME)

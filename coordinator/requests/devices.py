@@ -138,35 +138,27 @@ def outcome(to: Coordinator, device: DeviceRow, *, run: RunId, round: RoundNumbe
 _device = partial(Entry, permission=Permission.DEVICE, group="devices")
 
 REGISTER = Entry(
-    method="POST",
-    route=Route.REGISTER,
+    "POST",
+    Route.REGISTER,
+    Direct(register),
+    "Register a device",
     permission=Permission.CERTIFIED,
     audited=Audited("device.register", within=True),
-    shape=Direct(register),
-    summary="Register a device",
     group="devices",
     operation="register_device",
     created=True,
 )
 LEAVE = _device(
-    method="POST",
-    route=Route.LEAVE,
-    audited=Audited("device.leave"),
-    shape=Direct(leave_and_forget),
-    summary="Leave, and be forgotten",
+    "POST", Route.LEAVE, Direct(leave_and_forget), "Leave, and be forgotten", audited=Audited("device.leave")
 )
 CHECK_IN = _device(
-    method="POST",
-    route=Route.CHECK_IN,
-    shape=Held(check_in, key=waits_for, peer=is_device, again=assignment, expired=hold_over, gone=leave),
-    summary="Check in and wait for work",
+    "POST",
+    Route.CHECK_IN,
+    Held(check_in, key=waits_for, peer=is_device, again=assignment, expired=hold_over, gone=leave),
+    "Check in and wait for work",
 )
-STARTED = _device(method="POST", route=Route.STARTED, shape=Direct(started), summary="Report that training begins")
-UPDATE = _device(
-    method="PUT", route=Route.UPDATE, shape=Body(admit, update), summary="Send an update", operation="put_update"
-)
-WITHDRAWN = _device(
-    method="POST", route=Route.WITHDRAWN, shape=Direct(withdraw), summary="Withdraw from a round", operation="withdrawn"
-)
-OUTCOME = _device(method="GET", route=Route.OUTCOME, shape=Direct(outcome), summary="Read the outcome of an update")
+STARTED = _device("POST", Route.STARTED, Direct(started), "Report that training begins")
+UPDATE = _device("PUT", Route.UPDATE, Body(admit, update), "Send an update", operation="put_update")
+WITHDRAWN = _device("POST", Route.WITHDRAWN, Direct(withdraw), "Withdraw from a round", operation="withdrawn")
+OUTCOME = _device("GET", Route.OUTCOME, Direct(outcome), "Read the outcome of an update")
 ENTRIES = (REGISTER, CHECK_IN, STARTED, UPDATE, WITHDRAWN, OUTCOME, LEAVE)

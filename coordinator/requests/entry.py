@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from functools import cached_property, reduce
 from operator import or_
@@ -332,14 +332,15 @@ class Audited:
     """Whether the function has the rows in the transaction that carries the request out: what came of it, alone."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Entry(Generic[S]):
     method: str
     route: str
     """A path template."""
-    permission: Permission
     shape: S
     summary: str
+    _: KW_ONLY
+    permission: Permission
     group: Group
     answer: Any = None
     """The type of the answer: a message, a union or a list of messages. None: what the functions of the shape are

@@ -122,41 +122,22 @@ def plan_schema(to: Coordinator, operator: Operator) -> PlanSchema:
 _viewer_of_runs = partial(Entry, permission=Permission.VIEWER, group="runs")
 _viewer_of_fleet = partial(Entry, permission=Permission.VIEWER, group="fleet")
 
-LANES = _viewer_of_runs(method="GET", route=Route.LANES, shape=Direct(lanes), summary="Show a round's lanes")
-PARTICIPATION = _viewer_of_runs(
-    method="GET", route=Route.PARTICIPATION, shape=Direct(participation), summary="Show who takes part"
-)
-PRIVACY_REPORT = _viewer_of_runs(
-    method="GET", route=Route.PRIVACY_REPORT, shape=Direct(privacy_report), summary="Report a run's privacy, signed"
-)
-LEASES = _viewer_of_runs(
-    method="GET", route=Route.ROUND_LEASES, shape=Direct(leases), summary="Show a datacenter round's leases"
-)
+LANES = _viewer_of_runs("GET", Route.LANES, Direct(lanes), "Show a round's lanes")
+PARTICIPATION = _viewer_of_runs("GET", Route.PARTICIPATION, Direct(participation), "Show who takes part")
+PRIVACY_REPORT = _viewer_of_runs("GET", Route.PRIVACY_REPORT, Direct(privacy_report), "Report a run's privacy, signed")
+LEASES = _viewer_of_runs("GET", Route.ROUND_LEASES, Direct(leases), "Show a datacenter round's leases")
 CHECK_PLAN = Entry(
-    method="POST",
-    route=Route.CHECK_PLAN,
+    "POST",
+    Route.CHECK_PLAN,
+    Direct(check_plan),
+    "Check a plan",
     permission=Permission.OPERATOR,
     scoped=True,
-    shape=Direct(check_plan),
-    summary="Check a plan",
     group="runs",
 )
-PLAN_SCHEMA = _viewer_of_runs(
-    method="GET", route=Route.PLAN_SCHEMA, scoped=True, shape=Direct(plan_schema), summary="Show the schema of plans"
-)
-DEVICES = _viewer_of_fleet(
-    method="GET", route=Route.DEVICES, scoped=True, shape=Direct(devices), summary="List devices"
-)
-DEVICE = _viewer_of_fleet(
-    method="GET", route=Route.DEVICE, scoped=True, shape=Direct(one_device), summary="Show a device"
-)
-FLEET = _viewer_of_fleet(method="GET", route=Route.FLEET, shape=Direct(fleet), summary="Show the fleet")
-SYSTEM = Entry(
-    method="GET",
-    route=Route.SYSTEM,
-    permission=Permission.VIEWER,
-    shape=Direct(system),
-    summary="Show the process",
-    group="process",
-)
+PLAN_SCHEMA = _viewer_of_runs("GET", Route.PLAN_SCHEMA, Direct(plan_schema), "Show the schema of plans", scoped=True)
+DEVICES = _viewer_of_fleet("GET", Route.DEVICES, Direct(devices), "List devices", scoped=True)
+DEVICE = _viewer_of_fleet("GET", Route.DEVICE, Direct(one_device), "Show a device", scoped=True)
+FLEET = _viewer_of_fleet("GET", Route.FLEET, Direct(fleet), "Show the fleet")
+SYSTEM = Entry("GET", Route.SYSTEM, Direct(system), "Show the process", permission=Permission.VIEWER, group="process")
 ENTRIES = (PARTICIPATION, PRIVACY_REPORT, LANES, LEASES, CHECK_PLAN, PLAN_SCHEMA, DEVICES, DEVICE, FLEET, SYSTEM)

@@ -135,77 +135,59 @@ _viewer = partial(Entry, permission=Permission.VIEWER, group="runs")
 _owner = partial(Entry, permission=Permission.OWNER, group="runs")
 
 PUT_CHECKPOINT = Entry(
-    method="PUT",
-    route=Route.CHECKPOINT,
+    "PUT",
+    Route.CHECKPOINT,
+    Body(checkpoint_limit, put),
+    "Upload a checkpoint",
     permission=Permission.OPERATOR,
     scoped=True,
     audited=Audited("checkpoint.put"),
-    shape=Body(checkpoint_limit, put),
-    summary="Upload a checkpoint",
     group="checkpoints",
     created=True,
 )
 """It belongs to no run until one is created from it."""
 CREATE = _operator(
-    method="POST",
-    route=Route.RUNS,
+    "POST",
+    Route.RUNS,
+    Direct(create),
+    "Create a run",
     scoped=True,
     audited=Audited("run.create", asks=("init", "origin"), makes=("run",)),
-    shape=Direct(create),
-    summary="Create a run",
     created=True,
     location=Route.RUN,
 )
-RUNS = _viewer(method="GET", route=Route.RUNS, scoped=True, shape=Direct(runs), summary="List runs")
-RUN = _viewer(method="GET", route=Route.RUN, shape=Direct(show), summary="Show a run")
-ROUNDS = _viewer(method="GET", route=Route.ROUNDS, shape=Direct(rounds), summary="List a run's rounds")
-ROUND = _viewer(method="GET", route=Route.ROUND, shape=Direct(one_round), summary="Show a round")
-CHECKPOINTS = _viewer(
-    method="GET", route=Route.RUN_CHECKPOINTS, shape=Direct(checkpoints), summary="List a run's checkpoints"
-)
-METRICS = _viewer(method="GET", route=Route.METRICS, shape=Direct(metrics), summary="Read a run's metrics")
+RUNS = _viewer("GET", Route.RUNS, Direct(runs), "List runs", scoped=True)
+RUN = _viewer("GET", Route.RUN, Direct(show), "Show a run")
+ROUNDS = _viewer("GET", Route.ROUNDS, Direct(rounds), "List a run's rounds")
+ROUND = _viewer("GET", Route.ROUND, Direct(one_round), "Show a round")
+CHECKPOINTS = _viewer("GET", Route.RUN_CHECKPOINTS, Direct(checkpoints), "List a run's checkpoints")
+METRICS = _viewer("GET", Route.METRICS, Direct(metrics), "Read a run's metrics")
 REPORT_METRICS = _operator(
-    method="POST",
-    route=Route.METRICS,
+    "POST",
+    Route.METRICS,
+    Direct(report_metrics),
+    "Report metrics",
     audited=Audited("metrics.report", asks=("version", "source")),
-    shape=Direct(report_metrics),
-    summary="Report metrics",
 )
-RENAME = _operator(
-    method="PUT",
-    route=Route.RENAME,
-    audited=Audited("run.rename", asks=("name",)),
-    shape=Direct(rename),
-    summary="Rename a run",
-)
+RENAME = _operator("PUT", Route.RENAME, Direct(rename), "Rename a run", audited=Audited("run.rename", asks=("name",)))
 ADVANCE = _owner(
-    method="POST",
-    route=Route.ADVANCE,
-    audited=Audited("run.advance", asks=("by",)),
-    shape=Direct(advance),
-    summary="Advance an exhausted run",
+    "POST", Route.ADVANCE, Direct(advance), "Advance an exhausted run", audited=Audited("run.advance", asks=("by",))
 )
 UNBAR = _owner(
-    method="POST",
-    route=Route.UNBAR,
+    "POST",
+    Route.UNBAR,
+    Direct(unbar),
+    "Let a barred device take part again",
     audited=Audited("device.unbar", asks=("by",)),
-    shape=Direct(unbar),
-    summary="Let a barred device take part again",
 )
 SIGN = _owner(
-    method="POST",
-    route=Route.SIGN_RUN,
+    "POST",
+    Route.SIGN_RUN,
+    Direct(sign),
+    "Give the signature under a run's newest model",
     audited=Audited("run.sign", asks=("version",)),
-    shape=Direct(sign),
-    summary="Give the signature under a run's newest model",
 )
-ACT = _operator(
-    method="POST",
-    route=Route.RUN_ACTION,
-    audited=Audited("run.{action}"),
-    shape=Direct(act),
-    summary="Pause, resume or stop a run",
-)
+ACT = _operator("POST", Route.RUN_ACTION, Direct(act), "Pause, resume or stop a run", audited=Audited("run.{action}"))
 ENTRIES = (
     PUT_CHECKPOINT, CREATE, RUNS, RUN, ROUNDS, ROUND, CHECKPOINTS, METRICS, REPORT_METRICS, RENAME,
     ADVANCE, UNBAR, SIGN, ACT,

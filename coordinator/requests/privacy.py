@@ -46,24 +46,22 @@ _owner = partial(Entry, permission=Permission.OWNER, group="runs")
 _viewer = partial(Entry, permission=Permission.VIEWER, group="runs")
 
 CREATE_LEDGER = _owner(
-    method="POST",
-    route=Route.LEDGERS,
+    "POST",
+    Route.LEDGERS,
+    Direct(create_ledger),
+    "Create a privacy ledger",
     audited=Audited("ledger.create", asks=("ledger", "epsilon", "delta")),
-    shape=Direct(create_ledger),
-    summary="Create a privacy ledger",
     created=True,
     location=Route.LEDGER,
 )
 ALLOW_SPENDING = _owner(
-    method="POST",
-    route=Route.ALLOW_SPENDING,
+    "POST",
+    Route.ALLOW_SPENDING,
+    Direct(allow_spending),
+    "Allow devices that have spent in another ledger",
     audited=Audited("ledger.allow", asks=("spent_in", "because")),
-    shape=Direct(allow_spending),
-    summary="Allow devices that have spent in another ledger",
 )
-LEDGERS = _viewer(method="GET", route=Route.LEDGERS, shape=Direct(ledgers), summary="List privacy ledgers")
-LEDGER = _viewer(method="GET", route=Route.LEDGER, shape=Direct(one_ledger), summary="Show a privacy ledger")
-RUN_PRIVACY = _viewer(
-    method="GET", route=Route.RUN_PRIVACY, shape=Direct(run_privacy), summary="Show what a run has cost"
-)
+LEDGERS = _viewer("GET", Route.LEDGERS, Direct(ledgers), "List privacy ledgers")
+LEDGER = _viewer("GET", Route.LEDGER, Direct(one_ledger), "Show a privacy ledger")
+RUN_PRIVACY = _viewer("GET", Route.RUN_PRIVACY, Direct(run_privacy), "Show what a run has cost")
 ENTRIES = (CREATE_LEDGER, LEDGERS, ALLOW_SPENDING, LEDGER, RUN_PRIVACY)

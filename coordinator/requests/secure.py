@@ -203,15 +203,15 @@ def _octets(content: bytes | None) -> Octets | None:
 _device = partial(Entry, permission=Permission.DEVICE, group="devices")
 
 SECURE = _device(
-    method="POST",
-    route=Route.SECURE,
-    shape=Held(secure_header, key=waits_for, peer=is_device, again=secure_header, expired=not_yet, mark=changes_of),
-    summary="Wait for the header of a secure attempt",
+    "POST",
+    Route.SECURE,
+    Held(secure_header, key=waits_for, peer=is_device, again=secure_header, expired=not_yet, mark=changes_of),
+    "Wait for the header of a secure attempt",
 )
 SECURE_MESSAGE = _device(
-    method="PUT",
-    route=Route.SECURE_MESSAGE,
-    shape=Body(
+    "PUT",
+    Route.SECURE_MESSAGE,
+    Body(
         secure_message_limit,
         secure_message,
         beside=Beside(
@@ -225,20 +225,20 @@ SECURE_MESSAGE = _device(
         room=SIGNATURE_BYTES,
         again=secure_message_again,
     ),
-    summary="Send a message of a secure round",
+    "Send a message of a secure round",
     operation="put_secure_message",
 )
 SECURE_ANSWER = _device(
-    method="POST",
-    route=Route.SECURE_ANSWER,
-    shape=Held(secure_answer, key=waits_for, peer=is_device, again=secure_answer, expired=not_yet, mark=changes_of),
-    summary="Wait for the answer to a message of a secure round",
+    "POST",
+    Route.SECURE_ANSWER,
+    Held(secure_answer, key=waits_for, peer=is_device, again=secure_answer, expired=not_yet, mark=changes_of),
+    "Wait for the answer to a message of a secure round",
 )
 SECURE_REFUSAL = _device(
-    method="POST",
-    route=Route.SECURE_REFUSAL,
-    shape=Direct(refuse),
-    summary="Report that no attempt on this checkpoint is joined any more",
+    "POST",
+    Route.SECURE_REFUSAL,
+    Direct(refuse),
+    "Report that no attempt on this checkpoint is joined any more",
     operation="secure_refusal",
 )
 ENTRIES = (SECURE, SECURE_MESSAGE, SECURE_ANSWER, SECURE_REFUSAL)

@@ -118,48 +118,38 @@ BESIDE = Beside(
 _worker = partial(Entry, permission=Permission.WORKER, group="workers")
 
 REGISTER = Entry(
-    method="POST",
-    route=Route.REGISTER_WORKER,
+    "POST",
+    Route.REGISTER_WORKER,
+    Direct(register),
+    "Register a worker",
     permission=Permission.CERTIFIED,
     audited=Audited("worker.register", asks=("label",), makes=("worker",)),
-    shape=Direct(register),
-    summary="Register a worker",
     group="workers",
     operation="register_worker",
     created=True,
 )
 LIST = Entry(
-    method="GET",
-    route=Route.WORKERS,
-    permission=Permission.VIEWER,
-    scoped=True,
-    shape=Direct(listed),
-    summary="List workers",
-    group="fleet",
+    "GET", Route.WORKERS, Direct(listed), "List workers", permission=Permission.VIEWER, scoped=True, group="fleet"
 )
 REVOKE = Entry(
-    method="POST",
-    route=Route.REVOKE_WORKER,
+    "POST",
+    Route.REVOKE_WORKER,
+    Direct(revoke),
+    "Revoke a worker",
     permission=Permission.OPERATOR,
     audited=Audited("worker.revoke", makes=("worker",)),
-    shape=Direct(revoke),
-    summary="Revoke a worker",
     group="fleet",
 )
 POLL = _worker(
-    method="POST",
-    route=Route.LEASES,
-    shape=Held(poll, key=waits_for, peer=is_process, again=lease, expired=poll_over),
-    summary="Poll for a datacenter round",
+    "POST",
+    Route.LEASES,
+    Held(poll, key=waits_for, peer=is_process, again=lease, expired=poll_over),
+    "Poll for a datacenter round",
     operation="lease",
 )
-HEARTBEAT = _worker(method="POST", route=Route.HEARTBEAT, shape=Direct(heartbeat), summary="Renew the lease")
+HEARTBEAT = _worker("POST", Route.HEARTBEAT, Direct(heartbeat), "Renew the lease")
 RESULT = _worker(
-    method="PUT",
-    route=Route.RESULT,
-    shape=Body(admit_result, result, beside=BESIDE),
-    summary="Send the result",
-    operation="put_result",
+    "PUT", Route.RESULT, Body(admit_result, result, beside=BESIDE), "Send the result", operation="put_result"
 )
-LEASE_END = _worker(method="POST", route=Route.LEASE_END, shape=Direct(lease_end), summary="End the lease")
+LEASE_END = _worker("POST", Route.LEASE_END, Direct(lease_end), "End the lease")
 ENTRIES = (REGISTER, LIST, REVOKE, POLL, HEARTBEAT, RESULT, LEASE_END)

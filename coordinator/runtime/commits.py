@@ -17,6 +17,7 @@ from functools import partial
 from hashlib import sha256
 from itertools import pairwise
 
+from client_sdk.protocol.names import copied
 from coordinator.blobs import Gone
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
@@ -93,17 +94,12 @@ class Commits:
             else:
                 key = noise_key_row(run, log.state.version + 1, made.noise_key)
                 committed = partial(
+                    copied,
                     ev.Committed,
+                    made,
                     round=action.round,
-                    digest=made.digest,
-                    bytes=made.bytes,
                     named_tensors=dict(made.named_tensors),
-                    small=made.small,
                     tensors=tensors,
-                    zero_sum=made.zero_sum,
-                    raised=made.raised,
-                    evidence=made.evidence,
-                    rounding=made.rounding,
                     noise="" if key is None else key.digest,
                 )
 

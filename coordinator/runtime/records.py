@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, TypeGuard, assert_never, get_args
 
+from client_sdk.protocol.names import copied
 from coordinator.engine import effects as fx
 from coordinator.store.port import (
     AuditRow,
@@ -69,15 +70,7 @@ def write(tx: Transaction, run: str, records: Sequence[tuple[float, fx.Record]])
                 audit.append(AuditRow(run=run, at=at, **_fields(record)))
             case fx.RecordMetrics():
                 tx.put_metrics(
-                    MetricRow(
-                        run=run,
-                        version=record.version,
-                        source=record.source,
-                        name=name,
-                        value=value,
-                        examples=record.examples,
-                        at=at,
-                    )
+                    copied(MetricRow, record, run=run, name=name, value=value, at=at)
                     for name, value in record.metrics.items()
                 )
             case _:
@@ -122,14 +115,12 @@ def _fields(record: fx.Record) -> dict[str, Any]:
 
 def _checkpoint(tx: Transaction, run: str, at: float, record: fx.RecordCheckpoint) -> None:
     tx.insert_checkpoint(
-        CheckpointRow(
+        copied(
+            CheckpointRow,
+            record,
             run=run,
-            version=record.version,
-            digest=record.digest,
             parent_version=record.parent,
-            round=record.round,
             origin=record.origin or f"round {record.round}",
-            bytes=record.bytes,
             named_tensors=dict(record.named_tensors),
             created_at=at,
         )

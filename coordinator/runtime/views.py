@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from client_sdk.privacy.accounting import epsilon_of
 from client_sdk.protocol.devices import rounded_size
+from client_sdk.protocol.names import copied
 from client_sdk.protocol.operators import (
     AuthorityPlace,
     CheckpointView,
@@ -36,6 +37,11 @@ from coordinator.store.port import (
 )
 
 _REASONS = 8
+_SHOWN = (
+    "because", "missed", "missed_at", "bytes_in", "weight", "version", "digest", "metrics", "clip_after", "within",
+    "lease", "secure", "departures",
+)  # fmt: skip
+"""What a round's row has in its body, and its view as fields."""
 _OF_DATA = ("clipped", "capped", "partial", "statistics_cut", "rounding", "refused")
 """The fields of ``Treatment`` that depend on the data of devices."""
 _NO_STAGE = ("abandoned", "duplicate", "withdrawn")
@@ -45,8 +51,9 @@ _NO_STAGE = ("abandoned", "duplicate", "withdrawn")
 def run_view(
     row: RunRow, state: RunState, seq: int, latest: RoundView | None, *, stalled: str = "", trouble: str = ""
 ) -> RunView:
-    return RunView(
-        run=row.run,
+    return copied(
+        RunView,
+        row,
         name=state.name,
         status=state.status,
         reason=state.reason,
@@ -56,10 +63,6 @@ def run_view(
         checkpoint=state.checkpoint,
         rounds_committed=state.version,
         rounds_wanted=state.plan.finish.rounds,
-        plan=row.plan,
-        plan_digest=row.plan_digest,
-        origin=row.origin,
-        created_at=row.created_at,
         seq=seq,
         funnel=latest.funnel if latest else Funnel(),
         kind=latest.kind if latest else "federated",
@@ -116,9 +119,9 @@ def unreadable_run_view(reader: Reader, row: RunRow, trouble: str) -> RunView:
     newest = reader.newest_checkpoint(row.run)
     version, checkpoint = (0, row.init) if newest is None else (newest.version, newest.digest)
     finish = cast("dict[str, Any]", row.plan.get("finish") or {})
-    return RunView(
-        run=row.run,
-        name=row.name,
+    return copied(
+        RunView,
+        row,
         status="running",
         reason="",
         phase="idle",
@@ -127,11 +130,6 @@ def unreadable_run_view(reader: Reader, row: RunRow, trouble: str) -> RunView:
         checkpoint=checkpoint,
         rounds_committed=version,
         rounds_wanted=int(finish.get("rounds", 0)),
-        plan=row.plan,
-        plan_digest=row.plan_digest,
-        origin=row.origin,
-        created_at=row.created_at,
-        seq=row.seq,
         funnel=Funnel(),
         trouble=trouble,
     )
@@ -171,30 +169,12 @@ def round_view(
     funnel = funnel.model_copy(
         update={"late": late, "refused": refused, "dropped": missing if closed and row.kind != "buffered" else 0}
     )
-    view = RoundView(
-        round=row.round,
-        attempt=row.attempt,
-        kind=cast("Any", row.kind),
-        because=body.get("because", ""),
-        status=cast("Any", row.status),
-        reason=row.reason,
-        missed=body.get("missed", 0),
-        missed_at=body.get("missed_at"),
-        opened_at=row.opened_at,
-        collecting_at=row.collecting_at,
-        closed_at=row.closed_at,
+    view = copied(
+        RoundView,
+        row,
+        **{name: body[name] for name in _SHOWN if name in body},
         funnel=funnel,
-        bytes_in=body.get("bytes_in", 0),
-        weight=body.get("weight", 0),
-        version=body.get("version"),
-        digest=body.get("digest"),
-        metrics=body.get("metrics", {}),
-        clip_after=body.get("clip_after"),
-        within=body.get("within"),
-        lease=body.get("lease"),
-        secure=body.get("secure"),
         authority=authority_at(reader.authorities() if authorities is None else authorities, row.opened_at),
-        departures=body.get("departures", ""),
         staleness=tuple(body.get("staleness", ())),
         treatment=_treatment(row.kind, body, first.values(), refusals) if of_devices else None,
     )
@@ -239,15 +219,8 @@ def first_refusals(refusals: Sequence[RefusalRow]) -> dict[str, RefusalRow]:
 
 
 def checkpoint_view(row: CheckpointRow, digests: dict[int, str]) -> CheckpointView:
-    return CheckpointView(
-        version=row.version,
-        digest=row.digest,
-        parent=None if row.parent_version is None else digests[row.parent_version],
-        round=row.round,
-        origin=row.origin,
-        bytes=row.bytes,
-        created_at=row.created_at,
-    )
+    parent = None if row.parent_version is None else digests[row.parent_version]
+    return copied(CheckpointView, row, parent=parent)
 
 
 def metric_view(row: MetricRow) -> MetricView:

@@ -17,6 +17,7 @@ from threading import Lock
 from typing import Any, TypeVar, cast
 
 from client_sdk.protocol.devices import CheckpointRef, Wait
+from client_sdk.protocol.names import copied
 from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.protocol.workers import (
     Heartbeat,
@@ -84,16 +85,15 @@ class WorkerResults:
                 return None  # the same request was sent twice at a time: the other was first
             if not self._core.blobs.has(digest):
                 raise problem("busy", "the result's bytes were removed again: send them once more", retry_after_s=1)
-            return ev.Delivered(
+            return copied(
+                ev.Delivered,
+                report,
                 at=at,
                 round=round,
                 attempt=attempt,
-                fence=report.fence,
                 worker=worker.worker,
                 digest=digest,
                 bytes=size,
-                steps=report.steps,
-                examples=report.examples,
                 metrics=dict(report.metrics),
                 tensors=tensors,
                 evidence=Evidence(parent=report.parent),
@@ -247,31 +247,14 @@ class WorkerRequests:
     def heartbeat(self, worker: WorkerRow, run: str, round: int, message: Heartbeat) -> LeaseRenewed:
         effects = self._core.submit(
             run,
-            lambda at: ev.WorkerHeartbeat(
-                at=at,
-                round=round,
-                attempt=message.attempt,
-                fence=message.fence,
-                worker=worker.worker,
-                step=message.step,
-                metrics=dict(message.metrics),
+            lambda at: copied(
+                ev.WorkerHeartbeat, message, at=at, round=round, worker=worker.worker, metrics=dict(message.metrics)
             ),
         )
         return LeaseRenewed(ends_in_s=max(0.0, _only(effects, fx.Renewed).ends_at - self._core.clock.now()))
 
     def end_lease(self, worker: WorkerRow, run: str, round: int, message: LeaseEnd) -> None:
-        self._core.submit(
-            run,
-            lambda at: ev.LeaseEnded(
-                at=at,
-                round=round,
-                attempt=message.attempt,
-                fence=message.fence,
-                worker=worker.worker,
-                failed=message.failed,
-                reason=message.reason,
-            ),
-        )
+        self._core.submit(run, lambda at: copied(ev.LeaseEnded, message, at=at, round=round, worker=worker.worker))
 
     # ------------------------------------------------------------ inside
 
@@ -341,12 +324,9 @@ class WorkerRequests:
 
     def _worker_view(self, row: WorkerRow) -> WorkerView:
         held = [] if row.revoked_at else [state for state in self._core.states() if _holds(state, row.worker)]
-        return WorkerView(
-            worker=row.worker,
-            label=row.label,
-            created_at=row.created_at,
-            last_seen_at=row.last_seen_at,
-            revoked_at=row.revoked_at,
+        return copied(
+            WorkerView,
+            row,
             state="revoked" if row.revoked_at is not None else "leased" if held else "idle",
             run=held[0].run if held else None,
             round=held[0].round_number if held else None,

@@ -19,6 +19,7 @@ from client_sdk import codecs
 from client_sdk.credentials.certificate import RevocationList
 from client_sdk.credentials.identity_keys import TrustedAuthority
 from client_sdk.protocol.devices import Task
+from client_sdk.protocol.names import copied
 from client_sdk.secagg.header import AttemptHeader, Terms, agreed_digest, moves_of
 from client_sdk.secagg.quantize import StatisticRange
 from client_sdk.secagg.roster import Vouching, vouched_by
@@ -86,7 +87,9 @@ def announce(
         raise ValueError("the plan has no secure rounds")
     digest, moves = plan.digest, moves_of(terms)
     codec, version = plan.task.codec.rsplit("@", 1)
-    return AttemptHeader(
+    return copied(
+        AttemptHeader,
+        terms,
         run=state.run,
         run_digest=run,
         round=state.current.number,
@@ -97,17 +100,6 @@ def announce(
         codec=codec,
         codec_version=int(version),
         codec_seed=codecs.seed_for(plan.task.codec, digest, state.current.number),
-        q=secure.q,
-        max_norm=secure.max_norm,
-        max_abs=secure.max_abs,
-        weight_cap=secure.cap(plan.aggregation),
-        rule=secure.rule,
-        minimum_cohort=secure.minimum_cohort,
-        groups=secure.groups,
-        noise=terms.noise,
-        divisor=terms.divisor,
-        lowest=terms.lowest,
-        highest=terms.highest,
         clip=0.0 if plan.privacy is None or not terms.highest else plan.privacy.clip_after(state.small),
         revocations=authority.revocations,
         revocations_digest=authority.revocations_digest,

@@ -3,48 +3,24 @@
 from __future__ import annotations
 
 from client_sdk.identity import Signer
-from coordinator.store.memory import MemoryStore
-from coordinator.store.port import (
-    CheckpointRow,
-    ClaimRow,
-    Conflict,
-    ContributionRow,
-    DeviceRow,
-    EventRow,
-    FenceLost,
-    Json,
-    MetricRow,
-    Reader,
-    RefusalRow,
-    RoundRow,
-    RunRow,
-    Store,
-    StoreError,
-    Transaction,
-    WaitingRow,
-)
-
-__all__ = [
-    "CheckpointRow",
-    "ClaimRow",
-    "Conflict",
-    "ContributionRow",
-    "DeviceRow",
-    "EventRow",
-    "FenceLost",
-    "Json",
-    "MemoryStore",
-    "MetricRow",
-    "Reader",
-    "RefusalRow",
-    "RoundRow",
-    "RunRow",
-    "Store",
-    "StoreError",
-    "Transaction",
-    "WaitingRow",
-    "open_store",
-]
+from coordinator.store.memory import MemoryStore as MemoryStore
+from coordinator.store.port import CheckpointRow as CheckpointRow
+from coordinator.store.port import ClaimRow as ClaimRow
+from coordinator.store.port import Conflict as Conflict
+from coordinator.store.port import ContributionRow as ContributionRow
+from coordinator.store.port import DeviceRow as DeviceRow
+from coordinator.store.port import EventRow as EventRow
+from coordinator.store.port import FenceLost as FenceLost
+from coordinator.store.port import Json as Json
+from coordinator.store.port import MetricRow as MetricRow
+from coordinator.store.port import Reader as Reader
+from coordinator.store.port import RefusalRow as RefusalRow
+from coordinator.store.port import RoundRow as RoundRow
+from coordinator.store.port import RunRow as RunRow
+from coordinator.store.port import Store as Store
+from coordinator.store.port import StoreError as StoreError
+from coordinator.store.port import Transaction as Transaction
+from coordinator.store.port import WaitingRow as WaitingRow
 
 
 def open_store(url: str, *, lock_timeout_s: float = 30.0, audit_signer: Signer | None = None) -> Store:

@@ -50,22 +50,14 @@ flower    of Flower runs: a reply came in its message's time and counts once, th
 
 from __future__ import annotations
 
-from coordinator.store.chain import AuditHead, BadAuditHead, is_audit_head
-from coordinator.verify.audit import AuditWitness
-from coordinator.verify.chains import BadHead, Head, of_history, parsed
-from coordinator.verify.database import verify
-from coordinator.verify.violation import CannotVerify, Violation
-
-__all__ = [
-    "AuditHead",
-    "AuditWitness",
-    "BadAuditHead",
-    "BadHead",
-    "CannotVerify",
-    "Head",
-    "Violation",
-    "is_audit_head",
-    "of_history",
-    "parsed",
-    "verify",
-]
+from coordinator.store.chain import AuditHead as AuditHead
+from coordinator.store.chain import BadAuditHead as BadAuditHead
+from coordinator.store.chain import is_audit_head as is_audit_head
+from coordinator.verify.audit import AuditWitness as AuditWitness
+from coordinator.verify.chains import BadHead as BadHead
+from coordinator.verify.chains import Head as Head
+from coordinator.verify.chains import of_history as of_history
+from coordinator.verify.chains import parsed as parsed
+from coordinator.verify.database import verify as verify
+from coordinator.verify.violation import CannotVerify as CannotVerify
+from coordinator.verify.violation import Violation as Violation

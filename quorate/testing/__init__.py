@@ -45,20 +45,7 @@ _HOMES = {
     "WholeRuleContract": "quorate.testing.aggregation",
 }
 
-__all__ = [
-    "CodecContract",
-    "ColumnRuleContract",
-    "DataContract",
-    "DeviceStrategyContract",
-    "EnrolmentProofContract",
-    "LearnerContract",
-    "MetricContract",
-    "RuleContract",
-    "SelectionContract",
-    "ServerOptimizerContract",
-    "StrategyContract",
-    "WholeRuleContract",
-]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> object:

@@ -69,6 +69,39 @@ class ShareOptions:
     ] = None
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BehaviourOptions:
+    """What is changed of the named behaviour; None: nothing."""
+
+    dropout: Annotated[
+        float | None, typer.Option(rich_help_panel=_FLEET, help="Probability that a selected device vanishes.")
+    ] = None
+    stragglers: Annotated[
+        float | None,
+        typer.Option(rich_help_panel=_FLEET, help="Probability that a device does only part of its work."),
+    ] = None
+    straggler_share: Annotated[
+        float | None,
+        typer.Option(rich_help_panel=_FLEET, help="The same as an exact share of the selected devices of each round."),
+    ] = None
+    step_s: Annotated[
+        float | None,
+        typer.Option(rich_help_panel=_FLEET, help="Median virtual seconds of an optimizer step. (default: 0.05)"),
+    ] = None
+    speed_sigma: Annotated[
+        float | None, typer.Option(rich_help_panel=_FLEET, help="Spread of speed between devices; 0: all alike.")
+    ] = None
+    jitter_sigma: Annotated[
+        float | None, typer.Option(rich_help_panel=_FLEET, help="The same from round to round, on top.")
+    ] = None
+    network_s: Annotated[
+        float | None,
+        typer.Option(
+            rich_help_panel=_FLEET, help="Virtual seconds of a device on the network in a round. (default: 2)"
+        ),
+    ] = None
+
+
 @takes_options
 def simulate(
     plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan; its task.learner names the learner.")],
@@ -140,33 +173,7 @@ def simulate(
             "Or a file that `quorate record` wrote.",
         ),
     ] = "ideal",
-    dropout: Annotated[
-        float | None, typer.Option(rich_help_panel=_FLEET, help="Probability that a selected device vanishes.")
-    ] = None,
-    stragglers: Annotated[
-        float | None,
-        typer.Option(rich_help_panel=_FLEET, help="Probability that a device does only part of its work."),
-    ] = None,
-    straggler_share: Annotated[
-        float | None,
-        typer.Option(rich_help_panel=_FLEET, help="The same as an exact share of the selected devices of each round."),
-    ] = None,
-    step_s: Annotated[
-        float | None,
-        typer.Option(rich_help_panel=_FLEET, help="Median virtual seconds of an optimizer step. (default: 0.05)"),
-    ] = None,
-    speed_sigma: Annotated[
-        float | None, typer.Option(rich_help_panel=_FLEET, help="Spread of speed between devices; 0: all alike.")
-    ] = None,
-    jitter_sigma: Annotated[
-        float | None, typer.Option(rich_help_panel=_FLEET, help="The same from round to round, on top.")
-    ] = None,
-    network_s: Annotated[
-        float | None,
-        typer.Option(
-            rich_help_panel=_FLEET, help="Virtual seconds of a device on the network in a round. (default: 2)"
-        ),
-    ] = None,
+    changed: BehaviourOptions = BehaviourOptions(),
     only: Annotated[
         str | None, typer.Option(metavar="CLIENT", rich_help_panel=_ONE, help="Train just this client, with --round.")
     ] = None,
@@ -214,16 +221,7 @@ def simulate(
         if path is not None and not path.absolute().parent.is_dir():
             fail(f"There is no folder {path.parent} for the picture.")
     scored, tested = _number("--score-clients", score_clients), _number("--test", test)
-    habits = _behaviour(
-        behaviour,
-        dropout=dropout,
-        stragglers=stragglers,
-        straggler_share=straggler_share,
-        step_s=step_s,
-        speed_sigma=speed_sigma,
-        jitter_sigma=jitter_sigma,
-        network_s=network_s,
-    )
+    habits = _behaviour(behaviour, **vars(changed))
     whole = Plan.from_toml(plan, changes or ())
     fleet, test_part = shared_out(with_target(data, target), shares, seed)
     learner = catalogue_for([whole.task.learner]).load(whole.task.learner)  # after the data: torch takes seconds

@@ -26,7 +26,7 @@ from rich.console import Console
 from client_sdk.commands.stopping import handling
 from client_sdk.data import load_data
 from client_sdk.http.operator import OperatorClient
-from client_sdk.terminal import Failure, note, say, say_json
+from client_sdk.terminal import Failure, note, say, show_answer
 from simulation.demo.children import CommandChild, CommandChildren, StoppedByUser
 from simulation.demo.screen import METRIC, SOURCE, Journal, Json, Plain, Screen, Terminal, read
 from simulation.demo.setting import SMALLEST_COHORT, Setting
@@ -311,11 +311,8 @@ def _conclude(setting: Setting, place: Path, result: Result, report: Path | None
     """Print and write the result. Failure where it is too far from the bare loop's."""
     if report is not None:
         report.write_text(json.dumps(result.report(), indent=1) + "\n", "utf-8")
-    if as_json:
-        say_json(result.report())
-    else:
-        for line in closing_lines(setting, place, result, ascii_only=not _unicode()):
-            say(line)
+    lines = closing_lines(setting, place, result, ascii_only=not _unicode())
+    show_answer(result.report(), *lines, as_json=as_json)
     if result.bare_accuracy is not None and abs(result.bare_accuracy - result.compared_accuracy) > CLOSE_ENOUGH:
         raise Failure(f"The accuracies differ by more than {100 * CLOSE_ENOUGH:g} points.")
 

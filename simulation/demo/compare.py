@@ -16,6 +16,7 @@ from torch import nn
 from client_sdk.data import Examples
 from client_sdk.learners import Catalogue
 from client_sdk.learning import Learner, PlainSGD, batch_order
+from client_sdk.protocol.names import copied
 from client_sdk.protocol.operators import RoundView
 from client_sdk.tensors import Tensors, from_bytes
 from coordinator.engine.plan import Plan
@@ -175,15 +176,14 @@ def recipe_of(plan: Plan) -> LoopRecipe:
         if used:
             raise ValueError(f"The bare loop does not support {name}: leave it out of the plan to compare.")
     equal, cap = plan.weighting == "equal", rule.weight_cap
-    return LoopRecipe(
+    return copied(
+        LoopRecipe,
+        task,
+        rule,
         model=learner.model,
         loss=learner.loss,
         epochs=task.epochs or 1,
-        batch_size=task.batch_size,
-        learning_rate=task.learning_rate,
-        seed=task.seed,
         weigh=lambda examples: 1 if equal else min(examples, cap),
-        server_learning_rate=rule.server_learning_rate,
         statistics=learner.roles().keys(),
     )
 

@@ -112,11 +112,7 @@ class FleetStorage(FileStorage):
 
     def __init__(self, folder: Path | str, shared: CheckpointCache) -> None:
         super().__init__(folder, durable=False)
-        self._shared = shared
-
-    @property
-    def checkpoints(self) -> CheckpointCache:
-        return self._shared
+        self._checkpoints = shared
 
 
 class WorkerOrders(BaseModel):

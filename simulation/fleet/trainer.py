@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from threading import Event, Lock
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import httpx2
 
@@ -22,7 +23,7 @@ from client_sdk.learners import Catalogue, LearnerTrainer
 from client_sdk.protocol.devices import Assignment
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.secure import FIVE_EXCHANGES, Stage
-from client_sdk.tensors import Manifest, Roles, Tensors
+from client_sdk.tensors import Tensors
 from client_sdk.update import Update
 
 # ------------------------------------------------------------ habits
@@ -180,8 +181,8 @@ class RoundTimes:
         return True
 
 
-class FleetTrainer:
-    """A ``client_sdk.learners.Trainer``. ``turn`` is shared: one device of a process trains at a time."""
+class FleetTrainer(LearnerTrainer):
+    """Trains ``shard`` by one learner. ``turn`` is shared: one device of a process trains at a time."""
 
     def __init__(
         self,
@@ -195,8 +196,8 @@ class FleetTrainer:
         turn: Lock,
         stop: Event,
     ) -> None:
+        super().__init__(catalogue, shard, seeds=True)
         self._number = number
-        self._inner = LearnerTrainer(catalogue, shard, seeds=True)
         self._learner = learner
         self._habits = habits
         self._round_times = round_times
@@ -206,41 +207,16 @@ class FleetTrainer:
 
     @property
     def learners(self) -> dict[str, str]:
-        return {self._learner: self._inner.learners[self._learner]}
-
-    @property
-    def examples(self) -> int:
-        return self._inner.examples
-
-    def roles(self, learner: str, model: Manifest) -> Roles | None:
-        return self._inner.roles(learner, model)
-
-    @property
-    def strategies(self) -> Mapping[str, str]:
-        return self._inner.strategies
-
-    def first_model(self, learner: str) -> Callable[[int], Tensors] | None:
-        """See ``client_sdk.learners.FirstModels``."""
-        return self._inner.first_model(learner)
+        return {self._learner: super().learners[self._learner]}
 
     def train(self, assignment: Assignment, checkpoint: Tensors, device: str, deadline: Callable[[], float]) -> Update:
         """Train when it is this device's turn, then wait as its habits require. Raises Vanished, at most once a
         round; in a secure round it vanishes later, in an exchange (``VanishesInExchanges``)."""
-        return self._in_turn(assignment, lambda: self._inner.train(assignment, checkpoint, device, deadline))
+        return self._in_turn(assignment, partial(super().train, assignment, checkpoint, device, deadline))
 
-    def train_by(
-        self,
-        half: DeviceStrategy,
-        assignment: Assignment,
-        checkpoint: Tensors,
-        state: Tensors,
-        device: str,
-        deadline: Callable[[], float],
-    ) -> Local:
+    def train_by(self, half: DeviceStrategy, assignment: Assignment, *rest: Any) -> Local:
         """Trains as ``train`` does, by this half of the strategy."""
-        return self._in_turn(
-            assignment, lambda: self._inner.train_by(half, assignment, checkpoint, state, device, deadline)
-        )
+        return self._in_turn(assignment, partial(super().train_by, half, assignment, *rest))
 
     def _in_turn(self, assignment: Assignment, train: Callable[[], T]) -> T:
         began = time.monotonic()

@@ -20,22 +20,16 @@ from client_sdk.flower.app_process import AppNotLoaded, AppProcess
 from client_sdk.flower.journal import NodeJournal
 from client_sdk.flower.serving import FlowerDevice
 from client_sdk.flower.work import AppFailed, AppWork, FlowerNotice, Worked
-from client_sdk.http.flower import FlowerContent
+from client_sdk.http.flower import FlowerContent, FlowerOperator
 from client_sdk.http.transport import Interrupted
 from client_sdk.protocol.flower import (
-    CreateFlowerRun,
     EndFlowerRun,
     FlowerError,
     FlowerNodes,
     FlowerPoll,
     FlowerRunView,
-    FlowerState,
     FlowerTask,
     FlowerWait,
-    PullReplies,
-    Pushed,
-    PushMessages,
-    Replies,
     ReplyReceipt,
 )
 from client_sdk.protocol.names import Message, Route
@@ -457,28 +451,19 @@ def simulated(
         yield SimulatedLink(InProcess(coordinator, LOCAL_OWNER, Event().is_set), own.present, own.forget)
 
 
-class SimulatedLink:
-    """The port of a ServerApp's Grid, a ``FlowerLink``, to the coordinator in this process. ``present`` is called
-    before it is asked which nodes are there: they say so then, since none of them polls while it has no work. ``over``
-    is called with a run that has ended."""
+class SimulatedLink(FlowerOperator):
+    """The link of a ServerApp's Grid to the coordinator in this process. ``present`` is called before it is asked which
+    nodes are there: they say so then, since none of them polls while it has no work. ``over`` is called with a run that
+    has ended."""
 
     def __init__(self, requests: InProcess, present: Callable[[], None], over: Callable[[str], None]) -> None:
         self._requests = requests
         self._present = present
         self._over = over
 
-    def create(self, request: CreateFlowerRun) -> FlowerRunView:
-        view: FlowerRunView = self._requests.ask("POST", Route.FLOWER_RUNS, request)
-        return view
-
-    def view(self, run: str) -> FlowerRunView:
-        view: FlowerRunView = self._requests.ask("GET", Route.FLOWER_RUN, run=run)
-        return view
-
     def nodes(self, run: str) -> FlowerNodes:
         self._present()
-        nodes: FlowerNodes = self._requests.ask("GET", Route.FLOWER_NODES, run=run)
-        return nodes
+        return super().nodes(run)
 
     def upload(self, run: str, content: FlowerContent) -> None:
         self._requests.send(
@@ -491,18 +476,12 @@ class SimulatedLink:
         with coordinator.core.blobs.open(digest) as file:
             return memoryview(file.read())
 
-    def push(self, run: str, request: PushMessages) -> Pushed:
-        pushed: Pushed = self._requests.ask("POST", Route.FLOWER_MESSAGES, request, run=run)
-        return pushed
-
-    def pull(self, run: str, request: PullReplies) -> Replies:
-        replies: Replies = self._requests.ask("POST", Route.FLOWER_REPLIES, request, run=run)
-        return replies
-
-    def save_state(self, run: str, state: FlowerState) -> None:
-        self._requests.ask("PUT", Route.FLOWER_STATE, state, run=run)
-
     def end(self, run: str, request: EndFlowerRun) -> FlowerRunView:
-        view: FlowerRunView = self._requests.ask("POST", Route.FLOWER_END, request, run=run)
+        view = super().end(run, request)
         self._over(run)
         return view
+
+    def _ask(
+        self, method: str, route: Route, answer: Any, message: Message | None = None, timeout: Any = None, **path: str
+    ) -> Any:
+        return self._requests.ask(method, route, message, **path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from client_sdk.protocol.names import copied
 from client_sdk.protocol.operators import RoundView
 from coordinator.engine import events, rounds
 from coordinator.engine.phases.lifecycle import NOT_NEEDED
@@ -19,7 +20,6 @@ from coordinator.runtime.run_log import start_of
 from coordinator.store.port import EventRow, Reader, RunRow
 
 _PAGE = 5000
-_TREATMENT = ("clipped", "capped", "partial", "statistics_cut", "rounding", "zero_sum", "raised", "duplicates")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,33 +157,17 @@ def state_in(reader: Reader, row: RunRow, round: int) -> RunState:
 
 def _round(view: RoundView, wall_s: float | None, model_bytes: int) -> RoundSummary:
     funnel, treated = view.funnel, view.treatment
-    return RoundSummary(
-        round=view.round,
-        kind=view.kind,
-        because=view.because,
-        status=view.status,
-        reason=view.reason,
-        opened_at=view.opened_at,
-        closed_at=view.closed_at,
+    return copied(
+        RoundSummary,
+        view,
+        funnel,
+        treated,
         seconds=None if view.closed_at is None else view.closed_at - view.opened_at,
         wall_s=wall_s,
-        selected=funnel.selected,
         started=funnel.training,
-        reported=funnel.reported,
-        counted=view.counted,
-        late=funnel.late,
-        dropped=funnel.dropped,
-        withdrawn=funnel.withdrawn,
-        refused=funnel.refused,
         bytes=view.bytes_in if view.secure is None else sum(one.bytes for one in view.secure.exchanges),
         downloaded=None if view.kind == "buffered" else funnel.training * model_bytes,
-        weight=view.weight,
-        version=view.version,
-        digest=view.digest,
-        metrics=view.metrics,
-        **({} if treated is None else {name: getattr(treated, name) for name in _TREATMENT}),
         refused_for=None if treated is None else treated.refused,
-        missed=view.missed,
     )
 
 
@@ -218,13 +202,4 @@ def read_exchanges(reader: Reader, run: str, now: RunState) -> Iterator[RoundExc
         if view.secure is None:
             continue
         for one in view.secure.exchanges:
-            yield RoundExchange(
-                round=view.round,
-                status=view.status,
-                attempt=view.secure.attempts - 1,
-                exchange=one.exchange,
-                expected=one.expected,
-                came=one.came,
-                needed=one.needed,
-                bytes=one.bytes,
-            )
+            yield copied(RoundExchange, one, view, attempt=view.secure.attempts - 1)

@@ -25,21 +25,14 @@ The two baselines train with the same learner and return a ``Baseline``, which h
 
 from __future__ import annotations
 
-from simulation.recipes.baselines import Baseline, centralized, local_only
-from simulation.recipes.compare import HasCurves, draw, rounds_to
-from simulation.recipes.federated import fedavg, fedprox_with_stragglers, fedsgd, plan
-from simulation.simulator.checks import SimulateOptions
-
-__all__ = [
-    "Baseline",
-    "HasCurves",
-    "SimulateOptions",
-    "centralized",
-    "draw",
-    "fedavg",
-    "fedprox_with_stragglers",
-    "fedsgd",
-    "local_only",
-    "plan",
-    "rounds_to",
-]
+from simulation.recipes.baselines import Baseline as Baseline
+from simulation.recipes.baselines import centralized as centralized
+from simulation.recipes.baselines import local_only as local_only
+from simulation.recipes.compare import HasCurves as HasCurves
+from simulation.recipes.compare import draw as draw
+from simulation.recipes.compare import rounds_to as rounds_to
+from simulation.recipes.federated import fedavg as fedavg
+from simulation.recipes.federated import fedprox_with_stragglers as fedprox_with_stragglers
+from simulation.recipes.federated import fedsgd as fedsgd
+from simulation.recipes.federated import plan as plan
+from simulation.simulator.checks import SimulateOptions as SimulateOptions

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from client_sdk.protocol.operators import Funnel, RoundView
-from simulation.simulator.progress import RoundProgress
+from simulation.simulator.simulate import RoundProgress
 
 
 def test_what_is_left_takes_as_long_a_round_as_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:

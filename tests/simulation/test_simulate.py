@@ -34,7 +34,7 @@ from coordinator.engine.plan_file import PlanError
 from coordinator.store.port import StoreFull
 from simulation import Behaviour, ClientFailed, Clients, History, SimulationError, Stalled, partition, simulate
 from simulation.history.ledger import follow
-from simulation.simulator.progress import RoundProgress
+from simulation.simulator.simulate import RoundProgress
 from simulation.virtual.simulation import UpdateSizes
 
 pytestmark = pytest.mark.whole

@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from client_sdk.codecs import linear_names
-from client_sdk.protocol.names import SIGNATURE_PATTERN
+from client_sdk.protocol.names import SIGNATURE_PATTERN, copied
 from client_sdk.secagg.errors import BadParameters
 from client_sdk.secagg.header import MOST_GROUPS, GraphRule, Terms, hidden_among, withstood
 from client_sdk.secagg.lanes import lane_bits
@@ -195,14 +195,10 @@ class Secure(Section):
         """The plan's terms in every header of the run, for which devices' owners set bounds. ``statistics``: the names
         of those that are averaged; ``reach``: how far a round moves the model; ``noise``, ``divisor``: of a plan with
         ``[privacy]``; ``clips``: the bounds of a clip that adapts."""
-        return Terms(
-            q=self.q,
-            max_norm=self.max_norm,
-            max_abs=self.max_abs,
+        return copied(
+            Terms,
+            self,
             weight_cap=self.cap(aggregation),
-            rule=self.rule,
-            minimum_cohort=self.minimum_cohort,
-            groups=self.groups,
             noise=noise,
             divisor=divisor,
             lowest=clips[0],

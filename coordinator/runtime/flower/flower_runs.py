@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from client_sdk.protocol.flower import CreateFlowerRun, EndFlowerRun, FlowerRunView
+from client_sdk.protocol.names import copied
 from client_sdk.protocol.operators import FlowerSummary, Funnel, RoundView, RunView
 from client_sdk.protocol.problems import problem
 from coordinator.engine.reasons import printable
@@ -100,21 +101,8 @@ class Runs:
     def view(self, run: str) -> FlowerRunView:
         row = self._flower.run(run)
         expired = self._flower.expired(row)
-        return FlowerRunView(
-            run=row.run,
-            app=app_of(row),
-            config=row.config,
-            status=row.status,
-            reason=row.reason,
-            number=row.number,
-            created_at=row.created_at,
-            ended_at=row.ended_at,
-            messages=row.messages,
-            replies=row.replies,
-            errors=row.errors + expired,
-            state=row.state,
-            max_reply=self._flower.max_reply(row),
-        )
+        limit = self._flower.max_reply(row)
+        return copied(FlowerRunView, row, app=app_of(row), errors=row.errors + expired, max_reply=limit)
 
     def keep_state(self, run: str, content: str) -> None:
         """The ServerApp's Context.state is this content from now on."""

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from client_sdk.flower.work import node_id
 from client_sdk.protocol.flower import FlowerApp, FlowerNode, FlowerNodes, FlowerPoll, FlowerTask, FlowerWait
+from client_sdk.protocol.names import copied
 from client_sdk.protocol.problems import problem
 from coordinator.runtime.flower.flower_core import FlowerCore
 from coordinator.store.declared import Json
@@ -173,19 +174,13 @@ class Nodes:
         content = self._core.store.flower_content(row.run, message.content)
         if content is None:
             raise problem("busy", f"the content of message {message.message} is not there; ask again", retry_after_s=5)
-        return FlowerTask(
-            run=row.run,
-            number=row.number,
+        return copied(
+            FlowerTask,
+            message,
+            row,
             app=app_of(row),
-            config=row.config,
-            message=message.message,
-            node=message.node,
-            kind=message.kind,
             group=message.group_id,
-            grouped=message.grouped,
-            content=message.content,
             bytes=content.bytes,
-            created_at=message.created_at,
             ttl_s=round(message.expires_at - message.created_at, 6),
             expires_in_s=max(0.0, message.expires_at - self._flower.now),
             max_reply=self._flower.max_reply(row, message),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 from client_sdk.privacy.accounting import epsilon_of, rho_for
+from client_sdk.protocol.names import copied
 from client_sdk.protocol.privacy import (
     Allowance,
     AllowSpending,
@@ -104,17 +105,7 @@ def figures(reader: Reader, run: str, plan: Plan) -> RunPrivacy | None:
         epsilon_planned=privacy.spent(plan),
         rounds_planned=plan.finish.rounds,
         cost=privacy.cost(plan),
-        rounds=[
-            SpentRound(
-                round=row.round,
-                at=row.at,
-                devices=row.devices,
-                rho=row.rho,
-                most=row.most,
-                epsilon=epsilon_of(row.most, privacy.delta),
-            )
-            for row in debits
-        ],
+        rounds=[copied(SpentRound, row, epsilon=epsilon_of(row.most, privacy.delta)) for row in debits],
         clips=list(clips_of(reader, run, privacy)),
         expected=[
             ExpectedRound(round=number, epsilon=epsilon_of(min(most + step * (number - last), limit), privacy.delta))

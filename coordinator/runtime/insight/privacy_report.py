@@ -19,6 +19,7 @@ from client_sdk.credentials.canonical import PRIVACY_REPORT
 from client_sdk.extensions import installed_version
 from client_sdk.identity import verify
 from client_sdk.privacy.accounting import epsilon_of
+from client_sdk.protocol.names import copied
 from client_sdk.protocol.privacy_report import PrivacyReport, PrivateRound, ReportedLedger, SignedReport
 from client_sdk.protocol.problems import problem
 from coordinator.engine.privacy import Privacy
@@ -174,21 +175,7 @@ def _rounds(reader: Reader, run: str, made: Mapping[int | None, str]) -> tuple[P
     while page := reader.rounds(run, last, limit=_AT_ONCE):
         last = page[-1].round
         views = (round_view(reader, row, None, authorities) for row in page if row.status != "open")
-        found += [
-            PrivateRound(
-                round=view.round,
-                kind=view.kind,
-                status=view.status,
-                selected=view.funnel.selected,
-                counted=view.counted,
-                late=view.funnel.late,
-                dropped=view.funnel.dropped,
-                withdrawn=view.funnel.withdrawn,
-                refused=view.funnel.refused,
-                checkpoint=made.get(view.round),
-            )
-            for view in views
-        ]
+        found += [copied(PrivateRound, view.funnel, view, checkpoint=made.get(view.round)) for view in views]
     return tuple(found)
 
 

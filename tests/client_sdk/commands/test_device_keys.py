@@ -261,7 +261,7 @@ def test_where_one_of_both_cannot_be_told_nothing_is_deleted(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("client_sdk.http.leave.TRIES", 1)
+    monkeypatch.setattr("client_sdk.http.authority.TRIES", 1)
     own.interfere = lambda path: (_ for _ in ()).throw(problem("busy", "The authority restarts."))
     assert quorate("device", "leave", "--folder", "d1") == 1
     assert capsys.readouterr().err.startswith(

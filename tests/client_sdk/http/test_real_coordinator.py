@@ -21,9 +21,8 @@ from client_sdk.data import Data, Examples
 from client_sdk.device.requests import Pacing
 from client_sdk.device.storage import FileStorage
 from client_sdk.http import evaluator
-from client_sdk.http.authority import rotate
+from client_sdk.http.authority import leave, rotate
 from client_sdk.http.client import Client, Notice
-from client_sdk.http.leave import leave
 from client_sdk.http.operator import OperatorClient
 from client_sdk.learners import Catalogue, LearnerTrainer
 from client_sdk.protocol.devices import Score, Task

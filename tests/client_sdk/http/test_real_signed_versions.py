@@ -19,11 +19,11 @@ from client_sdk.http.operator import OperatorClient
 from client_sdk.protocol.devices import Policy
 from client_sdk.protocol.operators import RunView
 from client_sdk.protocol.problems import ProblemError
-from client_sdk.protocol.workers import Lease
+from client_sdk.protocol.workers import Lease, WorkerPoll
 from client_sdk.tensors import from_bytes, to_bytes
 from client_sdk.update import Update
 from coordinator.datacenter.agent_folder import AgentFolder
-from coordinator.datacenter.trainer import TrainedCheckpoint, WorkerOffer
+from coordinator.datacenter.trainer import TrainedCheckpoint
 from coordinator.datacenter.worker import DatacenterWorker
 from tests.client_sdk.bounds import any_work
 from tests.client_sdk.http.operated import create, model_of, wait_for_end
@@ -43,8 +43,8 @@ class Leap:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def offer(self) -> WorkerOffer:
-        return WorkerOffer(learners={LEARNER: "1.0"}, data=("proxy",))
+    def offer(self, **polled: object) -> WorkerPoll:
+        return WorkerPoll(learners={LEARNER: "1.0"}, data=("proxy",), **polled)
 
     def train(self, lease: Lease, checkpoint: Path, note: Any, halted: Any) -> TrainedCheckpoint:
         read, path = checkpoint.read_bytes(), self.folder / "leap.safetensors"

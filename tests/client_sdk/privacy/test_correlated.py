@@ -80,7 +80,7 @@ def test_the_sensitivity_is_that_of_the_worst_pattern(pattern: Pattern) -> None:
     for strategy in (buffers_for(pattern), GOOGLES, Tree(), Independent()):
         whole = matrix(strategy, pattern.steps)
         worst = max(np.linalg.norm(whole[:, steps].sum(axis=1)) for steps in patterns(pattern))
-        claimed = math.sqrt(strategy.squared_sensitivity(pattern))
+        claimed = math.sqrt(strategy.squares(pattern)[-1])
         if not isinstance(strategy, Tree):
             assert claimed == pytest.approx(worst, rel=1e-12)
         else:
@@ -96,9 +96,7 @@ def test_it_is_that_of_vectors_too() -> None:
         for steps in itertools.islice(patterns(pattern), 0, None, 7):
             updates = rng.standard_normal((len(steps), 3))
             updates /= np.linalg.norm(updates, axis=1)[:, None]
-            assert np.linalg.norm(whole[:, steps] @ updates) <= math.sqrt(strategy.squared_sensitivity(pattern)) * (
-                1 + 1e-12
-            )
+            assert np.linalg.norm(whole[:, steps] @ updates) <= math.sqrt(strategy.squares(pattern)[-1]) * (1 + 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -106,18 +104,18 @@ def test_it_is_that_of_vectors_too() -> None:
 )
 def test_trees_cost_what_google_has_published(steps: int, apart: int, rho: float) -> None:
     """Values solved by hand, of the tests of Google's confidential federated compute."""
-    assert Tree().squared_sensitivity(Pattern(steps, apart, steps)) / 2 == pytest.approx(rho)
+    assert Tree().squares(Pattern(steps, apart, steps))[-1] / 2 == pytest.approx(rho)
 
 
 def test_buffers_cost_what_google_has_published() -> None:
-    assert GOOGLES.squared_sensitivity(Pattern(100, 50, 2)) / 2 == pytest.approx(3.17226586, abs=1e-8)
+    assert GOOGLES.squares(Pattern(100, 50, 2))[-1] / 2 == pytest.approx(3.17226586, abs=1e-8)
 
 
 def test_a_tree_of_many_steps_is_close_to_its_bound() -> None:
     """A device in each step: the bound is the sum of all squares."""
     steps = 64
     squares = sum((steps // size) * size * size for size in (1, 2, 4, 8, 16, 32, 64))
-    assert Tree().squared_sensitivity(Pattern(steps, 1, steps)) == squares
+    assert Tree().squares(Pattern(steps, 1, steps))[-1] == squares
 
 
 @pytest.mark.parametrize("steps", [1, 20, 1000])
@@ -125,7 +123,7 @@ def test_one_participation_has_the_noise_of_the_best_toeplitz_matrix(steps: int)
     """That of the coefficients of 1 / sqrt(1 - x): their sum of squares."""
     found = buffers_for(Pattern(steps, 1, 1))
     best = np.cumprod([1.0, *((2 * i - 1) / (2 * i) for i in range(1, steps))])
-    product = math.sqrt(found.squared_sensitivity(Pattern(steps, 1, 1))) * found.spread(steps)[-1]
+    product = math.sqrt(found.squares(Pattern(steps, 1, 1))[-1]) * found.spread(steps)[-1]
     assert best @ best * 0.999 <= product <= best @ best * 1.002
 
 
@@ -133,13 +131,13 @@ def test_fewer_buffers_than_googles_have_no_more_noise() -> None:
     pattern = Pattern(100, 50, 2)
     ours = buffers_for(pattern)
     assert len(ours.decays) <= 5
-    loss, googles = (one.squared_sensitivity(pattern) * one.spread(100)[-1] ** 2 for one in (ours, GOOGLES))
+    loss, googles = (one.squares(pattern)[-1] * one.spread(100)[-1] ** 2 for one in (ours, GOOGLES))
     assert loss < googles
 
 
 def test_where_devices_are_in_each_step_noise_is_not_correlated() -> None:
     found = buffers_for(Pattern(100, 1, 100))
-    assert found.squared_sensitivity(Pattern(100, 1, 100)) == 100.0
+    assert found.squares(Pattern(100, 1, 100))[-1] == 100.0
     assert found.spread(100)[-1] == pytest.approx(10.0)
 
 
@@ -178,7 +176,7 @@ def test_the_buffers_of_a_long_run_are_found_at_once_and_no_damping_has_less_noi
     assert time.process_time() - began < 2.0, "they were searched for step by step once, for seven seconds"
 
     def loss(one: Buffers) -> float:
-        return one.squared_sensitivity(pattern) * float(one.spread(pattern.steps)[-1]) ** 2
+        return one.squares(pattern)[-1] * float(one.spread(pattern.steps)[-1]) ** 2
 
     for more in (0.99997, 0.9999, 0.999):
         damped = Buffers(tuple(more * one for one in found.decays), tuple(more * one for one in found.scales))
@@ -249,7 +247,7 @@ def test_what_the_same_outputs_take_of_other_sums_is_within_the_rounding(strateg
 def test_coefficients_that_increase_or_are_negative_are_refused() -> None:
     for bad in (Buffers((0.5,), (1.5,)), Buffers((0.5,), (-0.1,)), Buffers((1.1,), (0.1,))):
         with pytest.raises(ValueError, match="do not increase"):
-            bad.squared_sensitivity(Pattern(10, 2, 2))
+            bad.squares(Pattern(10, 2, 2))
 
 
 def test_a_pattern_has_at_least_one_step() -> None:

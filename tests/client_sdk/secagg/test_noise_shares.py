@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from client_sdk.privacy.accounting import rho_of
-from client_sdk.privacy.costs import rho_under_masks
+from client_sdk.privacy.accounting import rho_of, rho_under_masks
 from client_sdk.secagg import device as secure_device
 from client_sdk.secagg.device import noise_key
 from client_sdk.secagg.errors import BadParameters, BadVector, Refusal

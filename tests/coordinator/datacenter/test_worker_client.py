@@ -20,10 +20,10 @@ from client_sdk.device.storage import read_record
 from client_sdk.http.client import Notice
 from client_sdk.http.operator import OperatorClient
 from client_sdk.protocol.problems import ProblemError
-from client_sdk.protocol.workers import Lease
+from client_sdk.protocol.workers import Lease, WorkerPoll
 from client_sdk.tensors import from_bytes, to_bytes
 from coordinator.datacenter.agent_folder import AgentFolder
-from coordinator.datacenter.trainer import Halted, TrainedCheckpoint, TrainingFailed, WorkerOffer
+from coordinator.datacenter.trainer import Halted, TrainedCheckpoint, TrainingFailed
 from coordinator.datacenter.worker import DatacenterWorker
 from tests.client_sdk.http.http_authority import authority
 from tests.coordinator.service.conftest import Server, server
@@ -47,8 +47,8 @@ class Trainer:
         self.leases: list[Lease] = []
         self.halted = False
 
-    def offer(self) -> WorkerOffer:
-        return WorkerOffer(learners={f"tests:{self.run}": "1"}, data=("proxy",), nproc=2)
+    def offer(self, **polled: object) -> WorkerPoll:
+        return WorkerPoll(learners={f"tests:{self.run}": "1"}, data=("proxy",), nproc=2, **polled)
 
     def train(
         self, lease: Lease, checkpoint: Path, note: Callable[[int, dict[str, float]], None], halted: Callable[[], bool]

@@ -71,7 +71,7 @@ def test_correlated_noise_of_a_target_reaches_it(mechanism: str) -> None:
     assert wanted.privacy.terms(wanted).apart == 20
     assert rho_of(wanted.privacy.terms(wanted).noise, 1) == pytest.approx(wanted.privacy.cost(wanted))
     pattern, strategy = wanted.privacy.pattern(wanted), wanted.privacy.strategy(wanted)
-    least = strategy.squared_sensitivity(pattern) / (2 * wanted.privacy.multiplier(wanted) ** 2)
+    least = strategy.squares(pattern)[-1] / (2 * wanted.privacy.multiplier(wanted) ** 2)
     assert wanted.privacy.rho(wanted) >= least * (1 - 2**-50), "never below what the worst rounds cost"
     total = wanted.privacy.multiplier(wanted) * strategy.spread(100)[-1]
     assert total < 0.8 * alone.privacy.multiplier(alone) * 10

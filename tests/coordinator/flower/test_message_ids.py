@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.flower.messages import MessageIds
+from coordinator.flower.grid import MessageIds
 
 Sending = tuple[int, str, str, str]
 GROUPS = st.lists(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.limits.forwarded import Forwarded, NotForwarded, counted_as, forwarded, parse_address
+from coordinator.limits.admission import Forwarded, NotForwarded, counted_as, forwarded, parse_address
 from coordinator.network_settings import NetworkSettings
 
 PROXIES = (ip_network("10.0.0.0/24"), ip_network("fd00::/64"))

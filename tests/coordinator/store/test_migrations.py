@@ -116,7 +116,7 @@ def test_a_migration_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pyte
         raise KeyError("killed in between")
 
     with monkeypatch.context() as patch:
-        patch.setattr(op, "create_index", fail)
+        patch.setattr(op, "bulk_insert", fail)
         with pytest.raises(KeyError):
             open_store(url_of(tmp_path))
     store = opened(url_of(tmp_path))

@@ -15,8 +15,7 @@ from coordinator.engine.aggregation.parameters import settings
 from coordinator.engine.pool_tree import PoolTree
 from coordinator.engine.secure.suspicion import resting
 from coordinator.engine.selection import SELECTIONS, Choice
-from coordinator.verify.drawn_tree import part_of
-from coordinator.verify.draws import DrawnCohort, against_draw
+from coordinator.verify.draws import DrawnCohort, against_draw, part_of
 
 SEED, ROUND, SELECT = 11, 3, 5
 WAITING = [(f"d{number:03}", number % 9) for number in range(60)]

@@ -11,8 +11,8 @@ import hashlib
 from client_sdk.flower.work import node_id
 from client_sdk.protocol.flower import FlowerReply, FlowerTask, ReplyReceipt
 from coordinator.store.flower_rows import FlowerMessageRow
+from coordinator.verify.database import flower_files, flower_rows
 from coordinator.verify.files import HashedBlobs
-from coordinator.verify.flower import flower_files, flower_rows
 from tests.explorer.durable import Durable
 from tests.explorer.faults import Broken
 from tests.explorer.world import World
