@@ -186,10 +186,10 @@ class OperatorClient:
             "GET", Route.DEVICES, list[DeviceView], params={"after": after, "limit": limit, **wanted}
         )
 
-    def participation(self, run: str, skip: int = 0, limit: int = 1000) -> RunParticipation:
-        """Who takes part in a run, the least counted first, after ``skip`` of them."""
+    def participation(self, run: str, after: str = "", limit: int = 1000) -> RunParticipation:
+        """Who takes part in a run, the least counted first, ``after`` the ``next`` of an earlier page."""
         route = Route.PARTICIPATION.format(run=run)
-        return self._transport.ask("GET", route, RunParticipation, params={"skip": skip, "limit": limit})
+        return self._transport.ask("GET", route, RunParticipation, params={"after": after, "limit": limit})
 
     def privacy_report(self, run: str) -> SignedReport:
         """What the models of a private run tell of one device, signed by the coordinator."""

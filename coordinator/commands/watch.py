@@ -206,12 +206,13 @@ def _state(row: DeviceView) -> str:
 
 def _show_participation(client: OperatorClient, run: str, *, as_json: bool) -> None:
     """A line for each device, the least counted first; then in which lateness is concentrated."""
-    found = client.participation(run, limit=PAGE)
-    devices = list(found.page)
-    while len(devices) < found.devices and (more := client.participation(run, skip=len(devices), limit=PAGE).page):
-        devices += more
+    found = page = client.participation(run, limit=PAGE)
+    devices = list(page.page)
+    while page.next:
+        page = client.participation(run, page.next, PAGE)
+        devices += page.page
     if as_json:
-        say_json(found.changed(page=devices))
+        say_json(found.changed(page=devices, next=""))
         return
     columns = (
         "device", "class", "selected", "reported", "counted", "late", "dropped", "withdrawn", "refused", "speed s",

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any, NoReturn, cast
 
 from client_sdk.identity import Signer
+from client_sdk.protocol.devices import said_class
 from coordinator.store.chain import by_run, chain_audit, chain_refusals, event_link, log_beginning
 from coordinator.store.declared import Declared, Json, beginning_of, finite, parents_first, to_text
 from coordinator.store.flower import FlowerReader, FlowerWriter
@@ -25,6 +26,7 @@ from coordinator.store.gateway import Changes, Conflict, FenceLost, Query, R, St
 from coordinator.store.insight import InsightReader, InsightWriter, OnDisk
 from coordinator.store.privacy import LedgerReader, LedgerWriter
 from coordinator.store.rows import (
+    ALL_CLASSES,
     AllowanceRow,
     ApiKeyRow,
     Appended,
@@ -33,6 +35,7 @@ from coordinator.store.rows import (
     AuthorityRow,
     CheckpointRow,
     ClaimRow,
+    ClassRow,
     ContributionRow,
     DebitRow,
     DeviceRow,
@@ -62,6 +65,7 @@ __all__ = [
     "AuthorityRow",
     "CheckpointRow",
     "ClaimRow",
+    "ClassRow",
     "Conflict",
     "ContributionRow",
     "DebitRow",
@@ -146,10 +150,9 @@ _IDLE = Query(
         .where(
             t.devices.c.last_seen_at >= sa.bindparam("since", type_=sa.Double()),
             t.devices.c.left_at.is_(None),
-            t.devices.c.device.not_in(sa.select(t.claims.c.device)),
-            t.devices.c.device.not_in(sa.select(t.waiting.c.device).where(t.waiting.c.expires > sa.bindparam("now"))),
+            ~sa.exists().where(t.claims.c.device == t.devices.c.device),
+            ~sa.exists().where(t.waiting.c.device == t.devices.c.device, t.waiting.c.expires > sa.bindparam("now")),
         )
-        .order_by(t.devices.c.device)
     ),
     python=lambda reader, since, now: (
         row
@@ -158,19 +161,18 @@ _IDLE = Query(
         and ((place := reader._get(WaitingRow, row.device)) is None or place.expires <= now)
     ),
 )
-_TAKING_TURNS = Query(
-    sql=lambda sa, t: (
-        sa.select(t.devices)
-        .where(
-            t.devices.c.last_seen_at >= sa.bindparam("since", type_=sa.Double()),
-            t.devices.c.facts.contains('"turns":'),
-        )
-        .order_by(t.devices.c.device)
-    ),
-    python=lambda reader, since: (
-        row for row in reader._all(DeviceRow, {"last_seen_at >=": since}) if '"turns":' in to_text(row.facts)
+_IN_CLASSES = Query(
+    sql=lambda sa, t: sa.select(
+        t.devices.c.device,
+        t.devices.c.label,
+        sa.exists().where(t.contributions.c.device == t.devices.c.device),
+    ).where(t.devices.c.device.in_(sa.bindparam("devices", expanding=True)), t.devices.c.left_at.is_(None)),
+    python=lambda reader, devices: (
+        (device, label, bool(reader._values(ContributionRow, "device run", {"device": device}, limit=1)))
+        for device, label in reader._values(DeviceRow, "device label", {"device in": devices, "left_at": None})
     ),
 )
+"""(device, label, whether it has contributed to a round), of those that have not left."""
 _MARKED_DEVICES = Query(
     sql=lambda sa, t: (
         sa.select(sa.func.count(t.secure_marks.c.device.distinct()))
@@ -279,14 +281,24 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
         """Devices in order of id, for paging."""
         return self._all(DeviceRow, {"device >": after}, limit=limit)
 
+    def device_labels(self, after: str, limit: int) -> Sequence[Sequence[Any]]:
+        """(device, label, left_at) in order of id, which reads no more of the devices."""
+        return self._values(DeviceRow, "device label left_at", {"device >": after}, limit=limit)
+
+    def seen_lately(self, since: float, most: int) -> list[str] | None:
+        """The devices that checked in since then, in order of id; None: they are more than ``most``."""
+        found = self._values(DeviceRow, "device", {"last_seen_at >=": since}, "last_seen_at", most + 1)
+        return None if len(found) > most else sorted(str(device) for (device,) in found)
+
     def idle(self, since: float, now: float) -> list[DeviceRow]:
         """Devices that checked in since then, have not left, and have neither an unexpired place in the pool nor a
         claim, in order of id."""
-        return self._ask(_IDLE, DeviceRow, since=since, now=now)
+        return sorted(self._ask(_IDLE, DeviceRow, since=since, now=now), key=lambda row: row.device)
 
     def taking_turns(self, since: float) -> list[DeviceRow]:
-        """Devices that checked in since then, and of whose processes ``turns`` are noted, in order of id."""
-        return self._ask(_TAKING_TURNS, DeviceRow, since=since)
+        """Devices whose processes took turns since then, in order of id."""
+        found = self._all(DeviceRow, {"turned_at >=": since}, "turned_at")
+        return sorted(found, key=lambda row: row.device)
 
     def worker(self, worker: str) -> WorkerRow | None:
         return self._get(WorkerRow, worker)
@@ -335,6 +347,15 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
         have expired or are claimed."""
         return self._values(WaitingRow, "device examples offer expires", _among(among))
 
+    def places_after(self, after: str, limit: int) -> Sequence[Sequence[Any]]:
+        """(device, examples, offer) of the rows of the pool, in order of device, also of those that have expired or are
+        claimed."""
+        return self._values(WaitingRow, "device examples offer", {"device >": after}, limit=limit)
+
+    def claimed_after(self, after: str, limit: int) -> list[str]:
+        """The devices that have a claim, in order of id."""
+        return [str(device) for (device,) in self._values(ClaimRow, "device", {"device >": after}, limit=limit)]
+
     def claimed(self, among: Collection[str] | None = None) -> set[str]:
         """Which devices, of these or of all, have a claim."""
         return {device for (device,) in self._values(ClaimRow, "device", _among(among))}
@@ -361,6 +382,13 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
     def claims(self, run: str | None = None) -> list[ClaimRow]:
         """All claims, or those of a run, in order of device id."""
         return self._all(ClaimRow, {} if run is None else {"run": run})
+
+    def claims_of(self, devices: Collection[str]) -> list[ClaimRow]:
+        """The claims of these devices."""
+        return self._all(ClaimRow, {"device in": list(devices)})
+
+    def claims_count(self) -> int:
+        return self._count(ClaimRow)
 
     def checkpoints(self, run: str, after: int = -1, limit: int | None = None) -> list[CheckpointRow]:
         """The checkpoints of a run with a version above ``after``, in order of version; ``limit`` None: all."""
@@ -470,6 +498,16 @@ def _among(devices: Collection[str] | None) -> dict[str, object]:
     return {} if devices is None else {"device in": list(devices)}
 
 
+def _turned_at(facts: Json) -> float | None:
+    processes = facts.get("processes")
+    return processes.get("turned_at") if isinstance(processes, dict) else None
+
+
+def _as_stored(row: DeviceRow) -> DeviceRow:
+    turned_at = _turned_at(row.facts)
+    return row if turned_at is None else replace(row, turned_at=turned_at)
+
+
 def _still_open(old: Any, new: Any) -> Any:
     """Whether a round may be replaced: it has not ended, or its status stays."""
     return (old.status == "open") | (old.status == new.status)
@@ -545,7 +583,8 @@ class Transaction(Reader, InsightWriter, FlowerWriter, LedgerWriter):
 
     def insert_device(self, *rows: DeviceRow) -> None:
         """Inserts one or more. Conflict when an id or a key is in use."""
-        self._insert(rows)
+        self._count_devices((row.label, {"left" if row.left_at is not None else "devices": 1}) for row in rows)
+        self._insert(_as_stored(row) for row in rows)
 
     def certify_device(self, device: str, key_id: str, certificate: str) -> None:
         """Replaces the device's certificate. Conflict when the key is another device's; StoreError when the device is
@@ -556,12 +595,17 @@ class Transaction(Reader, InsightWriter, FlowerWriter, LedgerWriter):
         """Removes the device's key, certificate, label and node id, takes the device out of the pool, and notes when it
         left: an earlier time stays. StoreError when the device is unknown."""
         self.drop_waiting([device])
-        self._set(DeviceRow, "device", device, key_id=None, certificate="", label="", facts={}, node=None)
+        for _, label, heard in self._ask(_IN_CLASSES, devices=[device]):
+            counted = self._count(ContributionRow, {"device": device})
+            self._count_devices([(label, {"devices": -1, "heard": -heard, "rounds": -counted, "left": 1})])
+        gone = {"key_id": None, "certificate": "", "label": "", "facts": {}, "node": None, "turned_at": None}
+        self._set(DeviceRow, "device", device, **gone)
         self._update(DeviceRow, {"device": device, "left_at": None}, left_at=at)
 
     def seen(self, devices: Mapping[str, Json], at: float) -> None:
         """Sets when these devices last checked in, and what they said of themselves. Unknown ids are ignored."""
-        self._update_each(DeviceRow, {one: {"last_seen_at": at, "facts": facts} for one, facts in devices.items()})
+        changes = ({"last_seen_at": at, "facts": facts, "turned_at": _turned_at(facts)} for facts in devices.values())
+        self._update_each(DeviceRow, dict(zip(devices, changes, strict=True)))
 
     def insert_worker(self, row: WorkerRow) -> None:
         """Conflict when the id or the key is in use."""
@@ -667,7 +711,28 @@ class Transaction(Reader, InsightWriter, FlowerWriter, LedgerWriter):
 
     def insert_contributions(self, rows: Iterable[ContributionRow]) -> None:
         """Conflict when a device has a contribution in this round already."""
-        self._insert(rows)
+        found = list(rows)
+        self._count_rounds(found)
+        self._insert(found)
+
+    def _count_rounds(self, rows: Sequence[ContributionRow]) -> None:
+        """Counts these contributions, which are not stored yet."""
+        counts = Counter(row.device for row in rows)
+        devices = self._ask(_IN_CLASSES, devices=list(counts)) if counts else []
+        self._count_devices((label, {"rounds": counts[one], "heard": 1 - bool(heard)}) for one, label, heard in devices)
+
+    def _count_devices(self, changes: Iterable[tuple[str, Mapping[str, int]]]) -> None:
+        """Adds (label of a device, what is added to the numbers of its class)."""
+        sums: dict[str, Counter[str]] = {}
+        for label, more in changes:
+            for name in (said_class(label), ALL_CLASSES):
+                sums.setdefault(name, Counter()).update(more)
+        if sums:
+            self.hold_pool()
+            before = {row.device_class: row for row in self._all(ClassRow, {"device_class in": sorted(sums)})}
+            for name, added in sorted(sums.items()):
+                row = before.get(name, ClassRow(device_class=name))
+                self._put([replace(row, **{number: getattr(row, number) + more for number, more in added.items()})])
 
     def put_round(self, row: RoundRow) -> None:
         """Inserts or replaces. Conflict when the round has ended and this row has another status."""
@@ -714,6 +779,7 @@ class Transaction(Reader, InsightWriter, FlowerWriter, LedgerWriter):
         """Writes rows of a run and its devices and workers as another store has them, of whichever tables: links and
         counters too. Rows that the store numbers are new ones and get their numbers here, and the audit's are chained
         anew. Other runs' claims stay, and so do real devices and workers of the same id."""
+        self._count_copied(changes)
         for about in reversed(parents_first()):
             self._delete_keys(about, run, [key for key, row in changes.get(about.row, {}).items() if row is None])
         for about in parents_first():
@@ -726,6 +792,18 @@ class Transaction(Reader, InsightWriter, FlowerWriter, LedgerWriter):
                 keep, when = _SHARED.get(about.row, ((), None))
                 self._put(rows, keep, when)
         self.insert_audit(changes.get(AuditRow, {}).values())
+
+    def _count_copied(self, changes: Changes) -> None:
+        """Counts the devices and contributions that another store has, and this one does not have yet."""
+        devices = [row for row in changes.get(DeviceRow, {}).values() if row is not None]
+        known = {row.device for row in self.devices_named([row.device for row in devices])}
+        fresh = [row for row in devices if row.device not in known]
+        self._count_devices((row.label, {"left" if row.left_at is not None else "devices": 1}) for row in fresh)
+        rows = [row for row in changes.get(ContributionRow, {}).values() if row is not None]
+        self._count_rounds(rows)
+        counts, labels = Counter(row.device for row in rows), {row.device: row.label for row in fresh}
+        added = [(one, count) for one, count in counts.items() if one in labels]
+        self._count_devices((labels[one], {"rounds": count, "heard": 1}) for one, count in added)
 
     def _delete_keys(self, about: Declared, run: str, keys: list[tuple[Any, ...]]) -> None:
         """Deletes the rows of these keys; where the table says whose they are, those of the run."""

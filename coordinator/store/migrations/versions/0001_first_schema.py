@@ -57,9 +57,24 @@ def _devices_and_operators() -> None:
         sa.Column("left_at", sa.Double(), nullable=True),
         sa.Column("facts", _TEXT, server_default="{}", nullable=False),
         sa.Column("node", sa.BigInteger(), nullable=True),
+        sa.Column("turned_at", sa.Double(), nullable=True),
         sa.PrimaryKeyConstraint("device", name=op.f("pk_devices")),
         sa.UniqueConstraint("key_id", name=op.f("uq_devices_key_id")),
         sa.UniqueConstraint("node", name=op.f("uq_devices_node")),
+    )
+    for columns in (["device", "label", "left_at"], ["last_seen_at"], ["turned_at"]):
+        op.create_index(op.f(f"ix_devices_{'_'.join(columns)}"), "devices", columns, unique=False)
+    op.create_table(
+        "device_classes",
+        sa.Column("device_class", _TEXT, nullable=False),
+        sa.Column("devices", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("heard", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("rounds", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("left", sa.BigInteger(), server_default="0", nullable=False),
+        sa.PrimaryKeyConstraint("device_class", name=op.f("pk_device_classes")),
+    )
+    op.create_index(
+        op.f("ix_device_classes_devices_device_class"), "device_classes", ["devices", "device_class"], unique=False
     )
     op.create_table(
         "privacy_ledgers",
@@ -159,6 +174,7 @@ def _runs() -> None:
         sa.Column("roles", _TEXT, server_default="{}", nullable=False),
         sa.PrimaryKeyConstraint("run", name=op.f("pk_runs")),
     )
+    op.create_index(op.f("ix_runs_created_at_run"), "runs", ["created_at", "run"], unique=False)
     op.create_table(
         "checkpoints",
         sa.Column("run", _TEXT, nullable=False),
@@ -388,6 +404,7 @@ def _flower() -> None:
         sa.PrimaryKeyConstraint("run", name=op.f("pk_flower_runs")),
     )
     op.create_index(op.f("ix_flower_runs_status"), "flower_runs", ["status"], unique=False)
+    op.create_index(op.f("ix_flower_runs_created_at_run"), "flower_runs", ["created_at", "run"], unique=False)
     op.create_table(
         "flower_contents",
         sa.Column("run", _TEXT, nullable=False),
