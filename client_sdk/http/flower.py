@@ -6,7 +6,9 @@ A content streams: sent part by part from where it is, received into one buffer.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Protocol
 
 import httpx2
@@ -65,8 +67,11 @@ class FlowerOperator:
         return self._transport.ask("GET", Route.FLOWER_RUN.format(run=run), FlowerRunView)
 
     def nodes(self, run: str) -> FlowerNodes:
-        """The devices that are there, and why others cannot serve the run."""
-        return self._transport.ask("GET", Route.FLOWER_NODES.format(run=run), FlowerNodes)
+        """The devices that are there, and why others cannot serve the run. Read page by page."""
+        return all_nodes(partial(self._nodes, run))
+
+    def _nodes(self, run: str, after: str) -> FlowerNodes:
+        return self._transport.ask("GET", Route.FLOWER_NODES.format(run=run), FlowerNodes, params={"after": after})
 
     def upload(self, run: str, content: FlowerContent) -> None:
         """Store a content; it is durable when this returns."""
@@ -114,6 +119,17 @@ class FlowerOperator:
     def end(self, run: str, request: EndFlowerRun) -> FlowerRunView:
         """End the run."""
         return self._transport.ask("POST", Route.FLOWER_END.format(run=run), FlowerRunView, request)
+
+
+def all_nodes(page_after: Callable[[str], FlowerNodes]) -> FlowerNodes:
+    """All pages of the nodes as one."""
+    page = page_after("0")
+    nodes, ineligible = list(page.nodes), Counter(page.ineligible)
+    while page.next:
+        page = page_after(page.next)
+        nodes += page.nodes
+        ineligible.update(page.ineligible)
+    return FlowerNodes(nodes=tuple(nodes), ineligible=dict(ineligible))
 
 
 def _as_bytes(parts: Iterator[memoryview]) -> Iterator[bytes]:

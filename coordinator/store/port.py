@@ -22,6 +22,7 @@ from client_sdk.protocol.devices import said_class
 from coordinator.store.chain import by_run, chain_audit, chain_refusals, event_link, log_beginning
 from coordinator.store.declared import Declared, Json, beginning_of, finite, parents_first, to_text
 from coordinator.store.flower import FlowerReader, FlowerWriter
+from coordinator.store.flower_rows import FlowerRunRow
 from coordinator.store.gateway import Changes, Conflict, FenceLost, Query, R, StoreError, StoreFull, Where
 from coordinator.store.insight import InsightReader, InsightWriter, OnDisk
 from coordinator.store.privacy import LedgerReader, LedgerWriter
@@ -145,14 +146,11 @@ _FIND_EVENT = Query(
     ][:1],
 )
 _IDLE = Query(
-    sql=lambda sa, t: (
-        sa.select(t.devices)
-        .where(
-            t.devices.c.last_seen_at >= sa.bindparam("since", type_=sa.Double()),
-            t.devices.c.left_at.is_(None),
-            ~sa.exists().where(t.claims.c.device == t.devices.c.device),
-            ~sa.exists().where(t.waiting.c.device == t.devices.c.device, t.waiting.c.expires > sa.bindparam("now")),
-        )
+    sql=lambda sa, t: sa.select(t.devices).where(
+        t.devices.c.last_seen_at >= sa.bindparam("since", type_=sa.Double()),
+        t.devices.c.left_at.is_(None),
+        ~sa.exists().where(t.claims.c.device == t.devices.c.device),
+        ~sa.exists().where(t.waiting.c.device == t.devices.c.device, t.waiting.c.expires > sa.bindparam("now")),
     ),
     python=lambda reader, since, now: (
         row
@@ -232,6 +230,28 @@ _ROWS_BY_ROUND = Query(
 )
 
 
+def _runs_after(sa: Any, t: Any) -> Any:
+    each = (
+        sa.select(of.run, of.created_at).where(
+            sa.tuple_(of.created_at, of.run) > sa.tuple_(sa.bindparam("at", type_=sa.Double()), sa.bindparam("run"))
+        )
+        for of in (t.runs.c, t.flower_runs.c)
+    )
+    return sa.union_all(*each).order_by("created_at", "run").limit(sa.bindparam("limit", type_=sa.BigInteger()))
+
+
+_RUNS_AFTER = Query(
+    sql=_runs_after,
+    python=lambda reader, at, run, limit: [
+        (found, created)
+        for created, found in sorted(
+            (created, found) for of in (RunRow, FlowerRunRow) for created, found in reader._values(of, "created_at run")
+        )
+        if (created, found) > (at, run)
+    ][:limit],
+)
+
+
 class Reader(InsightReader, FlowerReader, LedgerReader):
     """Reads, usable inside a transaction (seeing its own writes) and outside (seeing committed data)."""
 
@@ -249,6 +269,12 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
     def run_ids(self) -> list[str]:
         """The ids of all runs, oldest first: also where something else in a run's row cannot be read."""
         return [str(run) for (run,) in self._values(RunRow, "run", order="created_at run")]
+
+    def runs_after(self, run: str, limit: int) -> list[str]:
+        """The ids of the runs of either kind that were created after this one, oldest first; empty: of all."""
+        found = self._get(RunRow, run) or self._get(FlowerRunRow, run)
+        at = -math.inf if found is None else found.created_at
+        return [str(row[0]) for row in self._ask(_RUNS_AFTER, at=at, run=run, limit=limit)]
 
     def head(self, run: str) -> int:
         """Sequence number of the run's last event; 0 for none. Read at every transaction, so it costs one small row."""
@@ -307,9 +333,9 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
         """The worker whose newest certificate is of this key, revoked or not."""
         return next(iter(self._all(WorkerRow, {"key_id": key_id})), None)
 
-    def workers(self) -> list[WorkerRow]:
-        """All workers, in order of id."""
-        return self._all(WorkerRow)
+    def workers(self, after: str = "", limit: int | None = None) -> list[WorkerRow]:
+        """Workers whose id sorts after this one, in order of id; ``limit`` None: all."""
+        return self._all(WorkerRow, {"worker >": after}, limit=limit)
 
     def revocations(self, authority: str) -> bytes | None:
         """The newest revocation list of this authority that was stored."""
@@ -332,9 +358,9 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
         """The API key of this id, revoked and expired or not."""
         return self._get(ApiKeyRow, key)
 
-    def api_keys(self) -> list[ApiKeyRow]:
-        """All API keys, in order of id."""
-        return self._all(ApiKeyRow)
+    def api_keys(self, after: str = "", limit: int | None = None) -> list[ApiKeyRow]:
+        """API keys whose id sorts after this one, in order of id; ``limit`` None: all."""
+        return self._all(ApiKeyRow, {"key >": after}, limit=limit)
 
     def waiting(self, now: float, among: Collection[str] | None = None) -> list[WaitingRow]:
         """Unexpired (``expires > now``), unclaimed rows of the pool, of these devices or of all, in order of id."""
@@ -598,8 +624,9 @@ class Transaction(Reader, InsightWriter, FlowerWriter, LedgerWriter):
         for _, label, heard in self._ask(_IN_CLASSES, devices=[device]):
             counted = self._count(ContributionRow, {"device": device})
             self._count_devices([(label, {"devices": -1, "heard": -heard, "rounds": -counted, "left": 1})])
-        gone = {"key_id": None, "certificate": "", "label": "", "facts": {}, "node": None, "turned_at": None}
-        self._set(DeviceRow, "device", device, **gone)
+        self._set(
+            DeviceRow, "device", device, key_id=None, certificate="", label="", facts={}, node=None, turned_at=None
+        )
         self._update(DeviceRow, {"device": device, "left_at": None}, left_at=at)
 
     def seen(self, devices: Mapping[str, Json], at: float) -> None:

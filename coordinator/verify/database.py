@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
 
 from client_sdk import codecs
 from client_sdk.credentials.identity_keys import TrustedAuthority
+from client_sdk.protocol.devices import said_class
 from coordinator.engine.plan import Plan, algorithm
 from coordinator.engine.plan_file import PlanError
 from coordinator.folding.refold import Readable
 from coordinator.runtime.extensions import FindExtensions, installed
 from coordinator.store.chain import AuditHead
 from coordinator.store.port import Reader, RunRow, Store
-from coordinator.store.rows import RunNameRow
+from coordinator.store.rows import ALL_CLASSES, ClassRow, RunNameRow
 from coordinator.verify.audit import AuditChecks, AuditWitness
 from coordinator.verify.chains import Head
 from coordinator.verify.files import HashedBlobs
 from coordinator.verify.flower import flower_files, flower_rows, flower_runs
 from coordinator.verify.identities import IdentityChecks
-from coordinator.verify.kinds import UNREADABLE, fields_of_wrong_kind, is_text, latest_round, shown, wrong_kinds
+from coordinator.verify.kinds import (
+    UNREADABLE,
+    every_device,
+    fields_of_wrong_kind,
+    is_text,
+    latest_round,
+    shown,
+    wrong_kinds,
+)
 from coordinator.verify.ledger import against_audit
 from coordinator.verify.rounds import CountedIn
 from coordinator.verify.run import OnProgress, RunChecks, no_progress
 from coordinator.verify.violation import CannotVerify, RunViolation, Violation, printable
 
 _NOTHING_KNOWN = AuditWitness()
+_PAGE, _ALL = 5000, 1 << 30
 
 
 def verify(
@@ -75,6 +87,8 @@ def verify(
             found += _readable(checks.rows(reader), reader, run)
             checked.append(checks)
         found += identities.without_certificate([set(checks.took_part()) for checks in checked])
+        if not found:  # or these rows are not what was counted
+            found += _classes(reader)
     yield from found
     if blobs is not None:
         yield from flower_files(store, HashedBlobs(blobs))
@@ -125,6 +139,31 @@ def _budgets(reader: Reader) -> Iterator[Violation]:
         yield from against_audit(reader)
     except UNREADABLE:
         yield Violation("ledger", "", 0, "a row of a privacy ledger or the audit cannot be read")
+
+
+def _classes(reader: Reader) -> Iterator[Violation]:
+    """The numbers of classes that are not those of their devices."""
+    counted: dict[str, Counter[str]] = {}
+    try:
+        devices = every_device(reader)
+        while page := list(islice(devices, _PAGE)):
+            took_part = reader.participation([row.device for row in page if row.left_at is None])
+            for row in page:
+                rounds = took_part[row.device].rounds if row.device in took_part else 0
+                here = {"devices": 1, "heard": min(rounds, 1), "rounds": rounds}
+                for name in (ALL_CLASSES, *([said_class(row.label)] if row.left_at is None else [])):
+                    counted.setdefault(name, Counter()).update({"left": 1} if row.left_at is not None else here)
+        stored = {row.device_class: row for row in (*reader.device_classes(_ALL), reader.all_classes())}
+    except UNREADABLE:
+        yield Violation("rows", "", 0, "a row of a device, or of a class of them, cannot be read")
+        return
+    for name in sorted(counted.keys() | stored.keys()):
+        has, gives = stored.get(name, ClassRow(device_class=name)), counted.get(name, Counter())
+        for number in ("devices", "heard", "rounds", *(("left",) if name == ALL_CLASSES else ())):
+            if getattr(has, number) != gives[number]:
+                which = "all devices" if name == ALL_CLASSES else f"class {printable(name)!r}"
+                text = f"{number} of {which} is {getattr(has, number)!r}, and the rows of devices give {gives[number]}"
+                yield Violation("rows", "", 0, text)
 
 
 def _gone(head: Head) -> Violation:

@@ -20,7 +20,7 @@ from client_sdk.flower.app_process import AppNotLoaded, AppProcess
 from client_sdk.flower.journal import NodeJournal
 from client_sdk.flower.serving import FlowerDevice
 from client_sdk.flower.work import AppFailed, AppWork, FlowerNotice, Worked
-from client_sdk.http.flower import FlowerContent
+from client_sdk.http.flower import FlowerContent, all_nodes
 from client_sdk.http.transport import Interrupted
 from client_sdk.protocol.flower import (
     CreateFlowerRun,
@@ -477,8 +477,7 @@ class SimulatedLink:
 
     def nodes(self, run: str) -> FlowerNodes:
         self._present()
-        nodes: FlowerNodes = self._requests.ask("GET", Route.FLOWER_NODES, run=run)
-        return nodes
+        return all_nodes(lambda after: self._requests.ask("GET", Route.FLOWER_NODES, run=run, after=int(after)))
 
     def upload(self, run: str, content: FlowerContent) -> None:
         self._requests.send(

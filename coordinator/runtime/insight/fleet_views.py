@@ -29,19 +29,18 @@ from coordinator.engine.rounds import KINDS
 from coordinator.runtime.clock import CostlyValue
 from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet
-from coordinator.runtime.flower.nodes import PRESENT_S, said_by, serves_no_run
+from coordinator.runtime.flower.nodes import PRESENT_S, polls, said_by, serves_no_run
 from coordinator.runtime.identities import Identities
 from coordinator.runtime.shared_identities import Processes
 from coordinator.store.flower_rows import FlowerMessageRow
 from coordinator.store.insight import HOUR_S, HOURS, DeviceHours, Participation
+from coordinator.store.paging import LOOKED_AT
 from coordinator.store.port import ClaimRow, ClassRow, DeviceRow, Reader
 
 NO_CLASS = "no class"
 OTHERS = "other classes"
 _KEPT_S = 10.0
 """Seconds for which the view of the whole fleet is kept."""
-LOOKED_AT = 10_000
-"""Ids of devices that one request reads, about."""
 READ = 500
 """Devices that one request reads, about: where few of those that it reads pass its filter, and it wants no more."""
 _CLASSES = 50
@@ -168,7 +167,7 @@ class _Search:
         pool = self._reader.waiting(self._now, names)
         unfit, waiting = self._fleet.unfit(self._reader, self._runs, pool, rows), {place.device for place in pool}
         for row in rows:
-            if _polls(row, self._now - PRESENT_S):
+            if polls(row, self._now - PRESENT_S):
                 if why := serves_no_run(self._running, said_by(row)):
                     unfit[row.device] = why
                 else:
@@ -328,11 +327,6 @@ class FleetViews:
                 HourView(from_at=one * HOUR_S, devices=seen.get(one, 0)) for one in range(hour - HOURS + 1, hour + 1)
             ],
         )
-
-
-def _polls(row: DeviceRow, since: float) -> bool:
-    """Whether a device is there for Flower runs."""
-    return row.node is not None and (row.last_seen_at or 0.0) >= since and "apps" in row.facts
 
 
 def _nodes(reader: Reader, now: float) -> tuple[set[str], dict[str, str]]:

@@ -19,9 +19,10 @@ from client_sdk.protocol.names import Page, first_of
 from coordinator.engine.rounds import KINDS
 from coordinator.runtime.clock import CostlyValue
 from coordinator.runtime.core import Core
-from coordinator.runtime.insight.fleet_views import LOOKED_AT, NO_CLASS, class_of
+from coordinator.runtime.insight.fleet_views import NO_CLASS, class_of
 from coordinator.runtime.insight.lanes import before_round
 from coordinator.runtime.views import first_refusals
+from coordinator.store.paging import LOOKED_AT
 from coordinator.store.port import ClassRow, EventRow, Reader
 
 ROUNDS = 200

@@ -55,7 +55,9 @@ class InsightContract:
         assert counted() == {"/": (5, 0, 0, 1), "phone": (3, 0, 0, 0), "tablet": (1, 0, 0, 0), "": (1, 0, 0, 1)}
         for number in (1, 2):
             with store.transaction() as tx:
-                tx.insert_contributions([rows.contribution(device, round=number) for device in ("d1", "d2", "d6", "d9")])
+                tx.insert_contributions(
+                    [rows.contribution(device, round=number) for device in ("d1", "d2", "d6", "d9")]
+                )
         assert counted() == {"/": (5, 2, 4, 1), "phone": (3, 2, 4, 0), "tablet": (1, 0, 0, 0), "": (1, 0, 0, 1)}
         with suppress(ZeroDivisionError), store.transaction() as tx:
             tx.insert_device(rows.device("d7"))
