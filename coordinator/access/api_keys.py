@@ -48,7 +48,7 @@ class ApiKeys:
         def show(row: ApiKeyRow) -> KeyView | None:
             return _view(row) if by.may(Role.OWNER, Scope.parse(row.scope)) else None
 
-        return page_of(self._store.api_keys, lambda row: row.key, show, after, limit)
+        return page_of(self._store.api_keys, lambda row: row.key, show, after, limit, hidden=True)
 
     def revoke(self, by: Operator, key: str) -> KeyView:
         """Revokes a key permanently. ProblemError *unknown-key*, also for one outside of the caller's scope."""

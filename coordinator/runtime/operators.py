@@ -81,7 +81,7 @@ class OperatorRequests:
                 self._core.process.run_errors.note(run, error)
                 return None
 
-        return page_of(self._core.store.runs_after, str, show, after, limit)
+        return page_of(self._core.store.runs_after, str, show, after, limit, hidden=True)
 
     def run_ids(self) -> list[str]:
         """The ids of the runs with a plan, then of Flower runs, each oldest first."""

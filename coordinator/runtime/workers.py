@@ -186,7 +186,7 @@ class WorkerRequests:
             view = self._worker_view(row)
             return view if sees is None or (view.run is not None and sees(view.run)) else None
 
-        return page_of(self._core.store.workers, lambda row: row.worker, show, after, limit)
+        return page_of(self._core.store.workers, lambda row: row.worker, show, after, limit, hidden=True)
 
     def revoke(self, worker: str) -> WorkerView:
         """Gives the worker no more rounds. A lease that the worker holds expires as if its heartbeats had stopped."""

@@ -378,9 +378,9 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
         claimed."""
         return self._values(WaitingRow, "device examples offer", {"device >": after}, limit=limit)
 
-    def claimed_after(self, after: str, limit: int) -> list[str]:
-        """The devices that have a claim, in order of id."""
-        return [str(device) for (device,) in self._values(ClaimRow, "device", {"device >": after}, limit=limit)]
+    def claims_after(self, after: str, limit: int) -> Sequence[Sequence[Any]]:
+        """(device, run) of the claims, in order of device."""
+        return self._values(ClaimRow, "device run", {"device >": after}, limit=limit)
 
     def claimed(self, among: Collection[str] | None = None) -> set[str]:
         """Which devices, of these or of all, have a claim."""

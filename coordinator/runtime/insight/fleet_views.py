@@ -5,6 +5,7 @@ Nothing here is on a device's way. What is read of the whole fleet is kept for s
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -49,6 +50,10 @@ _ROUNDS = 50
 
 Sees = Callable[[str], bool]
 """Whether a run is in the caller's scope."""
+
+
+def _any(run: str) -> bool:
+    return True
 
 
 def class_of(label: str) -> str:
@@ -129,7 +134,8 @@ class _Search:
 
     The ids of all that may pass come from where the state that is wanted is stored: the claims, the pool, who was seen
     lately; otherwise from the index of ids with their labels. Their rows are then read and looked at. ``LOOKED_AT``
-    bounds how many ids are read, ``READ`` how many rows, so that no question costs more with a larger fleet.
+    bounds how many ids are read, ``READ`` how many rows, so that no question costs more with a larger fleet. Who sees
+    some runs is told no id of another run's device, so of these all claims are looked at.
     """
 
     def __init__(self, core: Core, fleet: Fleet, reader: Reader, wanted: DeviceFilter) -> None:
@@ -141,10 +147,10 @@ class _Search:
     def page(self, limit: int, after: str) -> Page[DeviceView]:
         """The next devices, ``limit`` at most."""
         found: list[DeviceView] = []
-        ids, rows, size = LOOKED_AT, max(limit, READ), limit + 1
+        ids, rows, size = LOOKED_AT if self._wanted.sees is None else math.inf, max(limit, READ), limit + 1
         while ids > 0:
             some, end = self._next(after, size)
-            ids, size = ids - size, min(4 * size, ids)
+            ids, size = ids - size, min(4 * size, LOOKED_AT)
             for at in range(0, len(some), limit + 1):
                 part = some[at : at + limit + 1]
                 found += filter(self._wanted.lets_pass, self.views(self._reader.devices_named(part)))
@@ -182,8 +188,11 @@ class _Search:
         if wanted.state in ("waiting", "unfit"):
             sources = [self._places(after, size, fit=wanted.state == "waiting"), *self._lately(after, size)]
         elif wanted.state == "assigned" or wanted.sees is not None:
-            claimed = self._reader.claimed_after(after, size)
-            sources = [(claimed, claimed[-1] if len(claimed) == size else ""), (self._messages, "")]
+            claims, sees = self._reader.claims_after(after, size), wanted.sees or _any
+            sources = [
+                ([device for device, run in claims if sees(run)], claims[-1][0] if len(claims) == size else ""),
+                ([device for device, message in self._messages.items() if sees(message.run)], ""),
+            ]
         else:
             return self._labels(after, size)
         end = min((end for _, end in sources if end), default="")

@@ -4,6 +4,7 @@ replicas."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -98,6 +99,11 @@ def test_a_filtered_list_is_paged_without_a_gap(monkeypatch: pytest.MonkeyPatch)
             pages.append(page)
         assert [view for page in pages for view in page] == whole
         assert max(map(len, pages)) <= 1
+        if one.state == "assigned":
+            theirs = replace(one, state=None, sees=lambda run: run == "marks")
+            assert fleet.devices(wanted=theirs) == [view.changed(rounds_joined=0) for view in whole]
+    nobody = fleet.devices(1, "", DeviceFilter(sees=lambda run: False))
+    assert (nobody, nobody.next) == ([], ""), "no id of a device of another run"
     assert not fleet.devices(1, "", DeviceFilter(q="no such text"))
     assert fleet.devices(1, "", DeviceFilter(q="no such text")).next, "there is more to look at"
 
