@@ -9,6 +9,9 @@ fails: 0.2 where a cost should not grow at all, 0.35 where it grows as log(n) do
     check_in_N        CPU milliseconds of a held check-in, and of the look at all runs that it causes, with N devices
                       waiting that the selecting run cannot use
     page_N            CPU milliseconds of a page of 50 devices of N registered
+    by_state_N        CPU milliseconds of a request for devices in a state that none of N is in; ``by_text_N``: with a
+                      text that none has. Both from the N on of which one request does not look at all
+    participation_N   CPU milliseconds of who takes part in a run, of N registered devices; nothing is kept
     runs_N            CPU milliseconds of the list of runs, of which one stands still since none of N waiting devices
                       fits; ``standstill_N``: where nothing is kept of what was asked before
     draw_N            CPU milliseconds of drawing a cohort of 300 from N waiting devices; ``first_draw_N``: of the first
@@ -24,6 +27,7 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +46,9 @@ from coordinator.engine.eligibility import offer_of
 from coordinator.runtime.clock import SystemClock
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.core import Core
+from coordinator.runtime.insight.fleet_views import DeviceFilter
 from coordinator.store import DeviceRow, WaitingRow, open_store
+from coordinator.store.paging import LOOKED_AT
 
 FLAT, LOGARITHMIC, LINEAR = 0.2, 0.35, 1.1
 HERE, ELSEWHERE = "benchmark:here", "benchmark:elsewhere"
@@ -157,6 +163,10 @@ def of_a_fleet(waiting: int) -> dict[str, float]:
         clock.later = 60.0  # the run stands still
         found["runs"] = mean_s(coordinator.operators.runs, 20)
         clock.keeps = False
+        insight = coordinator.insight
+        for name, wanted in (("by_state", DeviceFilter(state="away")), ("by_text", DeviceFilter(q="no such text"))):
+            found[name] = mean_s(partial(insight.fleet.devices, 50, "", wanted), 10)
+        found["participation"] = mean_s(partial(insight.participation.of_run, "growth", "", 200, fleet=True), 10)
         return found | {"standstill": statistics.median(cost_s(coordinator.operators.runs) for _ in range(5))}
 
 
@@ -190,7 +200,11 @@ def measure(quick: bool) -> Iterator[Row]:
     yield from rows_of("history", {n: statistics.median(spent[n - 10 : n + 10]) for n in after}, FLAT)
     waiting = (100, 2_000) if quick else (100, 10_000, 100_000)
     found = {n: of_a_fleet(n) for n in waiting}
-    for subject in ("check_in", "page", "runs", "standstill"):
+    for subject in ("by_state", "by_text"):
+        searched = {n: found[n][subject] for n in waiting if n >= LOOKED_AT}
+        if len(searched) > 1:
+            yield from rows_of(subject, searched, FLAT)
+    for subject in ("check_in", "page", "participation", "runs", "standstill"):
         aim = LINEAR if subject == "standstill" else FLAT
         yield from rows_of(subject, {n: found[n][subject] for n in waiting}, aim)
     drawn = (1_000, 3_000) if quick else (1_000, 10_000, 100_000)

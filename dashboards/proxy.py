@@ -32,7 +32,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from client_sdk.http.transport import open_http
 from client_sdk.http.urls import check_url, is_loopback
 from client_sdk.protocol.access import LoginWays
-from client_sdk.protocol.names import PROBLEM_MEDIA_TYPE
+from client_sdk.protocol.names import NEXT_HEADER, PROBLEM_MEDIA_TYPE
 from client_sdk.protocol.names import Route as ApiRoute
 
 READS = frozenset({"GET", "HEAD"})
@@ -40,7 +40,7 @@ METHODS = [*sorted(READS), "POST", "PUT", "DELETE"]
 _PASSED_ON = ("accept", "content-type", "last-event-id", "content-digest", "quorate-request", "range", "if-range")
 _PASSED_BACK = (
     "content-type", "content-length", "content-disposition", "content-digest", "content-range", "accept-ranges", "etag",
-    "retry-after", "cache-control",
+    "retry-after", "cache-control", NEXT_HEADER.lower(),
 )  # fmt: skip
 _PART = re.compile(r"(?!\.\.?$)[A-Za-z0-9._~:@!$&'()*+,;=-]*")
 """A part of a path, as it is meant."""

@@ -6,7 +6,8 @@ A content streams: sent part by part from where it is, received into one buffer.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Protocol, TypeVar
 
 import httpx2
@@ -18,6 +19,7 @@ from client_sdk.protocol.flower import (
     FLOWER_MEDIA_TYPE,
     CreateFlowerRun,
     EndFlowerRun,
+    FlowerNode,
     FlowerNodes,
     FlowerRunView,
     FlowerState,
@@ -67,8 +69,17 @@ class FlowerOperator:
         return self._ask("GET", Route.FLOWER_RUN, FlowerRunView, run=run)
 
     def nodes(self, run: str) -> FlowerNodes:
-        """The devices that are there, and why others cannot serve the run."""
-        return self._ask("GET", Route.FLOWER_NODES, FlowerNodes, run=run)
+        """The devices that are there, and why others cannot serve the run. Read page by page."""
+        nodes: list[FlowerNode] = []
+        ineligible: Counter[str] = Counter()
+        after = 0
+        while True:
+            page = self._ask("GET", Route.FLOWER_NODES, FlowerNodes, query={"after": after}, run=run)
+            nodes += page.nodes
+            ineligible.update(page.ineligible)
+            if not page.next:
+                return FlowerNodes(nodes=tuple(nodes), ineligible=dict(ineligible))
+            after = int(page.next)
 
     def upload(self, run: str, content: FlowerContent) -> None:
         """Store a content; it is durable when this returns."""
@@ -123,9 +134,11 @@ class FlowerOperator:
         answer: type[T],
         message: Message | None = None,
         timeout: httpx2.Timeout | None = None,
+        query: Mapping[str, int] | None = None,
         **path: str,
     ) -> T:
-        return self._transport.ask(method, route.format(**path), answer, message, timeout=timeout)
+        params = None if query is None else {name: str(value) for name, value in query.items()}
+        return self._transport.ask(method, route.format(**path), answer, message, params=params, timeout=timeout)
 
 
 def _as_bytes(parts: Iterator[memoryview]) -> Iterator[bytes]:

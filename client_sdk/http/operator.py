@@ -25,7 +25,15 @@ from client_sdk.protocol.insight import (
     RunParticipation,
     SystemView,
 )
-from client_sdk.protocol.names import DIGEST_HEADER, TENSORS_MEDIA_TYPE, Digest, Route, StatisticRole, content_digest
+from client_sdk.protocol.names import (
+    DIGEST_HEADER,
+    TENSORS_MEDIA_TYPE,
+    Digest,
+    Page,
+    Route,
+    StatisticRole,
+    content_digest,
+)
 from client_sdk.protocol.operators import (
     AdvanceRun,
     CheckpointStored,
@@ -92,9 +100,9 @@ class OperatorClient:
         asked = CreateRun(plan=plan, init=init, init_proof=self._proofs.get(init), origin=origin, roles=said)
         return self._transport.ask("POST", Route.RUNS, RunView, asked)
 
-    def runs(self) -> list[RunView]:
-        """All runs, oldest first."""
-        return self._transport.ask("GET", Route.RUNS, list[RunView])
+    def runs(self, after: str = "", limit: int = 1000) -> Page[RunView]:
+        """Runs that were created after this one, oldest first, at most ``limit``."""
+        return self._transport.page(Route.RUNS, RunView, after, limit)
 
     def require_answer(self) -> None:
         """ProblemError where no coordinator answers at the URL. Needs no key."""
@@ -141,9 +149,9 @@ class OperatorClient:
         """Let devices that have lost something by another ledger take part in runs of this one. Audited."""
         return self._transport.ask("POST", Route.ALLOW_SPENDING.format(ledger=ledger), LedgerView, request)
 
-    def ledgers(self) -> list[LedgerView]:
-        """All privacy ledgers: those with a name, then those of runs that have one of their own."""
-        return self._transport.ask("GET", Route.LEDGERS, list[LedgerView])
+    def ledgers(self, after: str = "", limit: int = 1000) -> Page[LedgerView]:
+        """Privacy ledgers after this one: those with a name, then those of runs that have one of their own."""
+        return self._transport.page(Route.LEDGERS, LedgerView, after, limit)
 
     def ledger(self, ledger: str) -> LedgerView:
         return self._transport.ask("GET", Route.LEDGER.format(ledger=ledger), LedgerView)
@@ -158,45 +166,39 @@ class OperatorClient:
         message = SignRun(version=version, signature=signature)
         return self._transport.ask("POST", Route.SIGN_RUN.format(run=run), RunView, message)
 
-    def rounds(self, run: str, after: int = 0, limit: int = 1000) -> list[RoundView]:
+    def rounds(self, run: str, after: int = 0, limit: int = 1000) -> Page[RoundView]:
         """The run's rounds with a number above ``after``, in order, at most ``limit``."""
-        return self._transport.ask(
-            "GET", Route.ROUNDS.format(run=run), list[RoundView], params={"after": after, "limit": limit}
-        )
+        return self._transport.page(Route.ROUNDS.format(run=run), RoundView, after, limit)
 
     def round(self, run: str, number: int) -> RoundView:
         return self._transport.ask("GET", Route.ROUND.format(run=run, round=number), RoundView)
 
-    def metrics(self, run: str, after: int = -1, limit: int = 1000) -> list[MetricView]:
+    def metrics(self, run: str, after: int = -1, limit: int = 1000) -> Page[MetricView]:
         """The metrics of versions above ``after``, in order of version, at most ``limit`` and the others of the last
         one's version."""
-        return self._transport.ask(
-            "GET", Route.METRICS.format(run=run), list[MetricView], params={"after": after, "limit": limit}
-        )
+        return self._transport.page(Route.METRICS.format(run=run), MetricView, after, limit)
 
     def report_metrics(self, run: str, report: MetricReport) -> list[MetricView]:
         """Scores of one checkpoint; reported again they replace the earlier ones."""
         return self._transport.ask("POST", Route.METRICS.format(run=run), list[MetricView], report)
 
-    def devices(self, after: str = "", limit: int = 1000, **wanted: str) -> list[DeviceView]:
+    def devices(self, after: str = "", limit: int = 1000, **wanted: str) -> Page[DeviceView]:
         """Devices whose id sorts after ``after``, at most ``limit``. ``wanted``: only those of this ``state`` or
-        ``device_class``, or with ``q`` in their id or label."""
-        return self._transport.ask(
-            "GET", Route.DEVICES, list[DeviceView], params={"after": after, "limit": limit, **wanted}
-        )
+        ``device_class``, or with ``q`` in their id or label: fewer may come, with a ``next``, where few are so."""
+        return self._transport.page(Route.DEVICES, DeviceView, after, limit, **wanted)
 
-    def participation(self, run: str, skip: int = 0, limit: int = 1000) -> RunParticipation:
-        """Who takes part in a run, the least counted first, after ``skip`` of them."""
+    def participation(self, run: str, after: str = "", limit: int = 1000) -> RunParticipation:
+        """Who takes part in a run, the least counted first, ``after`` the ``next`` of an earlier page."""
         route = Route.PARTICIPATION.format(run=run)
-        return self._transport.ask("GET", route, RunParticipation, params={"skip": skip, "limit": limit})
+        return self._transport.ask("GET", route, RunParticipation, params={"after": after, "limit": limit})
 
     def privacy_report(self, run: str) -> SignedReport:
         """What the models of a private run tell of one device, signed by the coordinator."""
         return self._transport.ask("GET", Route.PRIVACY_REPORT.format(run=run), SignedReport)
 
-    def workers(self) -> list[WorkerView]:
-        """All workers, by id."""
-        return self._transport.ask("GET", Route.WORKERS, list[WorkerView])
+    def workers(self, after: str = "", limit: int = 1000) -> Page[WorkerView]:
+        """Workers whose id sorts after ``after``, at most ``limit``."""
+        return self._transport.page(Route.WORKERS, WorkerView, after, limit)
 
     def revoke_worker(self, worker: str) -> WorkerView:
         """Give a worker no more rounds, permanently."""
@@ -206,9 +208,9 @@ class OperatorClient:
         """Create an API key. Its text is in the answer, and nowhere else."""
         return self._transport.ask("POST", Route.KEYS, KeyCreated, request)
 
-    def keys(self) -> list[KeyView]:
-        """All API keys within the scope of the own one, by id."""
-        return self._transport.ask("GET", Route.KEYS, list[KeyView])
+    def keys(self, after: str = "", limit: int = 1000) -> Page[KeyView]:
+        """API keys within the scope of the own one, whose id sorts after ``after``, at most ``limit``."""
+        return self._transport.page(Route.KEYS, KeyView, after, limit)
 
     def revoke_key(self, key: str) -> KeyView:
         """Make an API key invalid, permanently."""
@@ -219,19 +221,17 @@ class OperatorClient:
         five minutes."""
         return self._transport.ask("POST", Route.SESSION_LINKS, LinkCreated).url(self.coordinator)
 
-    def audit(self, after: int = 0, limit: int = 1000) -> list[AuditView]:
+    def audit(self, after: int = 0, limit: int = 1000) -> Page[AuditView]:
         """Rows of the audit with a number above ``after``, in order, at most ``limit``."""
-        return self._transport.ask("GET", Route.AUDIT, list[AuditView], params={"after": after, "limit": limit})
+        return self._transport.page(Route.AUDIT, AuditView, after, limit)
 
     def audit_head(self) -> AuditHeadView:
         """Where the audit ends, signed: to be written down elsewhere, for ``quorate verify --head``."""
         return self._transport.ask("GET", Route.AUDIT_HEAD, AuditHeadView)
 
-    def checkpoints(self, run: str, after: int = -1, limit: int = 1000) -> list[CheckpointView]:
+    def checkpoints(self, run: str, after: int = -1, limit: int = 1000) -> Page[CheckpointView]:
         """The run's checkpoints of versions above ``after``, oldest first, at most ``limit``."""
-        return self._transport.ask(
-            "GET", Route.RUN_CHECKPOINTS.format(run=run), list[CheckpointView], params={"after": after, "limit": limit}
-        )
+        return self._transport.page(Route.RUN_CHECKPOINTS.format(run=run), CheckpointView, after, limit)
 
     # ------------------------------------------------------------ checkpoints' bytes
 

@@ -15,13 +15,14 @@ from client_sdk.http.exchange import exchanged, headers, read_limited
 from client_sdk.http.operator_key import API_KEY, KEY_FILE, find_key, noted_beside
 from client_sdk.http.transport import in_short, open_http, why_silent
 from client_sdk.http.urls import check_url
-from client_sdk.protocol.names import Route, did_you_mean
+from client_sdk.protocol.names import NEXT_HEADER, Page, Route, did_you_mean
 from client_sdk.protocol.problems import Problem, ProblemError, parse_problem, problem
 
 ANSWER_LIMIT = 256 << 20
 """Bytes of an answer that are read: lists of long runs are long."""
 
 T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 _RUN = re.compile(r"/runs/([^/]+)")
 
 
@@ -55,6 +56,9 @@ class OperatorTransport:
         content = message.model_dump_json().encode() if message is not None else None
         extra = {"Content-Type": "application/json"} if message is not None else {}
         body = self.send(method, url, content=content, params=params, extra=extra, timeout=timeout)
+        return self._read(answer, body)
+
+    def _read(self, answer: type[T], body: bytes) -> T:
         try:
             return TypeAdapter(answer).validate_json(body)
         except ValidationError as error:
@@ -63,7 +67,16 @@ class OperatorTransport:
                 Problem(type="about:blank", title="Answer not understood", status=502, detail=detail)
             ) from error
 
-    def send(
+    def page(self, url: str, item: type[M], after: object, limit: int, **wanted: str) -> Page[M]:
+        """A page of a list of messages, with where the rest begins."""
+        response, body = self._exchanged("GET", url, params={"after": after, "limit": limit, **wanted})
+        return Page(self._read(list[item], body), response.headers.get(NEXT_HEADER, ""))  # type: ignore[valid-type]
+
+    def send(self, method: str, url: str, **given: Any) -> bytes:
+        """The body of the answer. ``given``: as for ``ask``, and ``content`` and ``extra`` headers."""
+        return self._exchanged(method, url, **given)[1]
+
+    def _exchanged(
         self,
         method: str,
         url: str,
@@ -72,8 +85,7 @@ class OperatorTransport:
         params: dict[str, Any] | None = None,
         extra: dict[str, str] | None = None,
         timeout: httpx2.Timeout | None = None,
-    ) -> bytes:
-        """The body of the answer."""
+    ) -> tuple[httpx2.Response, bytes]:
         try:
             sent = {**headers(self._key), **(extra or {})}
             timeout = timeout or self._http.timeout
@@ -84,7 +96,7 @@ class OperatorTransport:
             raise self.silent(error) from error
         if not response.is_success:
             raise self._refusal(response, body)
-        return body
+        return response, body
 
     @contextmanager
     def streamed(

@@ -103,7 +103,9 @@ class FlowerNodes(Message):
     nodes: tuple[FlowerNode, ...]
     """In order of node id."""
     ineligible: dict[str, int] = Field(default_factory=dict)
-    """Devices that are there and cannot serve the run: how many, for each reason."""
+    """Devices that are there and cannot serve the run: how many, for each reason. Of those up to ``next``."""
+    next: str = ""
+    """The other devices come ``after`` this. Empty: there are none."""
 
 
 class FlowerMessage(Message):

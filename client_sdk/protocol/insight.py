@@ -66,7 +66,9 @@ class RunParticipation(Message):
     lateness: str = ""
     """Where lateness is concentrated in some devices: in which, in a sentence. Empty: it is not."""
     page: list[DeviceParticipation] = Field(default_factory=list)
-    """The devices asked for, the least counted first."""
+    """The devices asked for, the least counted first: of those that never counted who was selected most often."""
+    next: str = ""
+    """The other devices come ``after`` this. Empty: there are none."""
 
 
 # ------------------------------------------------------------ insight

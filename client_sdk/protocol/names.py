@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -75,6 +75,10 @@ DELTA_MEDIA_TYPE = "application/vnd.quorate.delta"
 """Of such an answer: ``client_sdk.tensors.checkpoint_delta``."""
 DIGEST_HEADER = "Content-Digest"
 """RFC 9530: the SHA-256 of the body, as ``content_digest`` writes it. Devices send it with updates."""
+
+NEXT_HEADER = "Quorate-Next"
+"""In the answer with a page of a list, or of what has one: the rest begins ``after`` this. Without it the page ends the
+list. A page may be short, or empty, and have it: the server looks at so many things for one answer, and no more."""
 
 Digest = Annotated[str, Field(pattern=DIGEST_PATTERN, description="SHA-256 in lower-case hexadecimal")]
 LearnerName = Annotated[str, Field(pattern=LEARNER_PATTERN, description="package:name of an installed learner")]
@@ -214,3 +218,19 @@ def copied(kind: type[T], /, *sources: object, **others: Any) -> T:
     names: Iterable[str] = kind.model_fields if issubclass(kind, BaseModel) else vars(kind)["__dataclass_fields__"]
     found = ((name, next((one for one in sources if hasattr(one, name)), None)) for name in names if name not in others)
     return kind(**{name: getattr(one, name) for name, one in found if one is not None}, **others)
+
+
+class Page(list[T]):
+    """A part of a list. ``next``: the rest begins ``after`` this (``NEXT_HEADER``); empty: it ends the list."""
+
+    next: str = ""
+
+    def __init__(self, items: Iterable[T] = (), next: str = "") -> None:
+        super().__init__(items)
+        self.next = next
+
+
+def first_of(found: Sequence[T], limit: int, cursor: Callable[[T], object]) -> Page[T]:
+    """The page of the first ``limit`` of these, of which there is one more where the list goes on. ``cursor``: what the
+    rest is asked for after, of the last one."""
+    return Page(found[:limit], str(cursor(found[limit - 1])) if len(found) > limit else "")

@@ -11,8 +11,10 @@ import re
 from collections.abc import Callable
 
 from client_sdk.protocol.access import CreateKey, KeyCreated, KeyView
+from client_sdk.protocol.names import Page
 from client_sdk.protocol.problems import problem
 from coordinator.access.roles import Grant, Operator, Role, Scope
+from coordinator.store.paging import page_of
 from coordinator.store.port import ApiKeyRow, AuditRow, Store
 
 PREFIX = "qk_"
@@ -40,9 +42,13 @@ class ApiKeys:
         """An owner's key for everything, which does not expire: the first one of a coordinator."""
         return self._insert(by, Grant(Role.OWNER, Scope.parse("*")), label, None)
 
-    def listed(self, by: Operator) -> list[KeyView]:
+    def listed(self, by: Operator, after: str = "", limit: int = 1000) -> Page[KeyView]:
         """The keys within the caller's scope, in order of id."""
-        return [_view(row) for row in self._store.api_keys() if by.may(Role.OWNER, Scope.parse(row.scope))]
+
+        def show(row: ApiKeyRow) -> KeyView | None:
+            return _view(row) if by.may(Role.OWNER, Scope.parse(row.scope)) else None
+
+        return page_of(self._store.api_keys, lambda row: row.key, show, after, limit, hidden=True)
 
     def revoke(self, by: Operator, key: str) -> KeyView:
         """Revokes a key permanently. ProblemError *unknown-key*, also for one outside of the caller's scope."""

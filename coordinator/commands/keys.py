@@ -57,7 +57,7 @@ def create(
 def listing(coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:
     """List the API keys within your scope, also revoked and expired ones. Only for owners."""
     with asking(coordinator, key_file) as client:
-        found = client.keys()
+        found = every_page(client.keys)
     rows = [
         (
             row.key,
@@ -111,7 +111,7 @@ def audit(
         if head:
             _say_head(client.audit_head(), as_json)
             return
-        found = every_page(lambda last: client.audit(after if last is None else last.number, PAGE))
+        found = every_page(lambda found: client.audit(int(found), PAGE), after)
     rows = [(row.number, moment(row.at), row.by or None, row.action, row.run, row.detail or None) for row in found]
     columns = ("row", "when", "who", "what", "run", "detail")
     show_table(
@@ -139,7 +139,7 @@ workers = typer.Typer(
 def list_workers(coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:
     """List the workers, with their state and the time when each last asked for a round."""
     with asking(coordinator, key_file) as client:
-        found = client.workers()
+        found = every_page(client.workers)
     rows = [
         (row.worker, row.state, row.run, row.round, moment(row.created_at), moment(row.last_seen_at), row.label or None)
         for row in found

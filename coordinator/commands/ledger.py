@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from client_sdk.http.paging import every_page
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, say, say_json, show_answer
 from coordinator.commands.common import asking
 from coordinator.commands.tables import TextTable, moment, show_table
@@ -70,7 +71,7 @@ def show(
     """Show what devices have lost: by each ledger, or in each run of one."""
     with asking(coordinator, key_file) as client:
         if ledger is None:
-            found = client.ledgers()
+            found = every_page(client.ledgers)
             rows = [(one.ledger, _spent(one), f"{one.delta:g}", one.devices, one.near, len(one.runs)) for one in found]
             columns = ("ledger", "epsilon", "delta", "devices", "near", "runs")
             show_table(TextTable(columns, rows, "No run has lost anything yet."), found, as_json=as_json)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_sdk.http.paging import every_checkpoint
+from client_sdk.http.paging import every_checkpoint, every_page
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, fail, say, say_json, show_answer
 from coordinator.commands.common import asking, counted_bytes
 from coordinator.commands.initial_checkpoint import Statistics, given, initial, learner_unknown, roles_for, said_roles
@@ -107,7 +107,7 @@ def create(
 def list_(coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:
     """List all runs, oldest first."""
     with asking(coordinator, key_file) as client:
-        runs = client.runs()
+        runs = every_page(client.runs)
     if as_json:
         say_json(runs)
     else:

@@ -56,7 +56,7 @@ def status(
         if run is not None:
             _print_one(client, run, as_json)
             return
-        runs = client.runs()
+        runs = every_page(client.runs)
         if as_json:
             say_json(runs)
             return
@@ -102,7 +102,7 @@ def rounds(
 
 def every_round(client: OperatorClient, run: str) -> list[RoundView]:
     """All rounds of a run, in order."""
-    return every_page(lambda last: client.rounds(run, after=0 if last is None else last.round, limit=PAGE))
+    return every_page(lambda after: client.rounds(run, int(after), PAGE), 0)
 
 
 def metrics(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:
@@ -140,7 +140,7 @@ def devices(
     given = {"state": state, "device_class": device_class, "q": match}
     wanted = {name: value for name, value in given.items() if value}
     with asking(coordinator, key_file) as client:
-        found = every_page(lambda last: client.devices(after="" if last is None else last.device, limit=PAGE, **wanted))
+        found = every_page(lambda after: client.devices(after, PAGE, **wanted))
     facts = sorted({name for row in found for name in row.facts})
     rows = [
         (
@@ -204,12 +204,13 @@ def _state(row: DeviceView) -> str:
 
 def _show_participation(client: OperatorClient, run: str, *, as_json: bool) -> None:
     """A line for each device, the least counted first; then in which lateness is concentrated."""
-    found = client.participation(run, limit=PAGE)
-    devices = list(found.page)
-    while len(devices) < found.devices and (more := client.participation(run, skip=len(devices), limit=PAGE).page):
-        devices += more
+    found = page = client.participation(run, limit=PAGE)
+    devices = list(page.page)
+    while page.next:
+        page = client.participation(run, page.next, PAGE)
+        devices += page.page
     if as_json:
-        say_json(found.changed(page=devices))
+        say_json(found.changed(page=devices, next=""))
         return
     columns = (
         "device", "class", "selected", "reported", "counted", "late", "dropped", "withdrawn", "refused", "speed s",

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, TypeVar
 
 from rich.console import Console, Group, RenderableType
@@ -20,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from client_sdk.http.operator import OperatorClient
-from client_sdk.http.paging import every_metric
+from client_sdk.http.paging import every_metric, every_page
 from client_sdk.protocol.operators import MetricView, RoundView, RunView
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.terminal import cell, show_answer, span
@@ -253,7 +254,7 @@ def watch_all(operator: OperatorClient, console: Console | None, *, as_json: boo
     """Follow all runs until Ctrl-C."""
     shown = _changes(as_json) if console is None or as_json else None
     with _leaving(), _live(console if shown is None else None) as draw:
-        for found in readings(operator.runs):
+        for found in readings(partial(every_page, operator.runs)):
             if shown is not None:
                 shown(found.last, found)
             elif console is not None:

@@ -6,6 +6,7 @@ Logging in at the issuer needs redirects, which only HTTP has (``coordinator.ser
 from __future__ import annotations
 
 from functools import partial
+from typing import Annotated, Literal
 
 from client_sdk.protocol.access import (
     AuditHeadView,
@@ -26,13 +27,15 @@ from client_sdk.protocol.problems import problem
 from coordinator.access import EVERYTHING, Operator, Role
 from coordinator.access.sessions import NewSession
 from coordinator.access.sessions import me as view_of
-from coordinator.requests.entry import AfterRow, Audited, Direct, Entry, Limit, Permission
+from coordinator.requests.entry import About, AfterRow, Audited, Direct, Entry, Limit, Permission
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.store.chain import AuditHead
+from coordinator.store.paging import page_of
+from coordinator.store.port import AuditRow
 
 LOGINS = "logins"
 """The key that is woken when credentials end."""
-_PAGE = 1000
+AfterKey = Annotated[KeyId | Literal[""], About("keys whose id sorts after this, for paging")]
 
 
 def create(to: Coordinator, operator: Operator, message: CreateKey) -> KeyCreated:
@@ -40,9 +43,9 @@ def create(to: Coordinator, operator: Operator, message: CreateKey) -> KeyCreate
     return to.access.keys.create(operator, message)
 
 
-def listed(to: Coordinator, operator: Operator) -> list[KeyView]:
-    """The API keys within the caller's scope, also revoked and expired ones."""
-    return to.access.keys.listed(operator)
+def listed(to: Coordinator, operator: Operator, *, after: AfterKey = "", limit: Limit = 1000) -> list[KeyView]:
+    """The API keys within the caller's scope, also revoked and expired ones, in order of id."""
+    return to.access.keys.listed(operator, after, limit)
 
 
 def revoke(to: Coordinator, operator: Operator, *, key: KeyId) -> KeyView:
@@ -60,13 +63,17 @@ def wake_streams(to: Coordinator) -> None:
 def audit(to: Coordinator, operator: Operator, *, after: AfterRow = 0, limit: Limit = 1000) -> list[AuditView]:
     """What operators asked for and who was refused, in the order of recording. Who does not see everything sees the
     rows of runs in scope."""
-    found: list[AuditView] = []
-    while len(found) < limit and (page := to.core.store.audit_of_all(after, _PAGE)):
-        for after, row in page:
-            if operator.may(Role.OWNER, EVERYTHING) or (row.run and operator.may_with(Role.OWNER, row.run)):
-                view = AuditView(number=after, run=row.run, at=row.at, by=row.by, action=row.action, detail=row.detail)
-                found.append(view)
-    return found[:limit]
+
+    def show(numbered: tuple[int, AuditRow]) -> AuditView | None:
+        number, row = numbered
+        if not operator.may(Role.OWNER, EVERYTHING) and not (row.run and operator.may_with(Role.OWNER, row.run)):
+            return None
+        return AuditView(number=number, run=row.run, at=row.at, by=row.by, action=row.action, detail=row.detail)
+
+    def read(after: str, limit: int) -> list[tuple[int, AuditRow]]:
+        return to.core.store.audit_of_all(int(after), limit)
+
+    return page_of(read, lambda numbered: numbered[0], show, str(after), limit)
 
 
 def audit_head(to: Coordinator, operator: Operator) -> AuditHeadView:

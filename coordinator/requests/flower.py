@@ -32,11 +32,12 @@ from client_sdk.protocol.flower import (
 from client_sdk.protocol.names import Digest, Route, RunId
 from coordinator.access import Operator, Role
 from coordinator.blobs import Spool
-from coordinator.requests.entry import About, Audited, Body, Direct, Entry, Held, Permission
+from coordinator.requests.entry import About, Audited, Body, Direct, Entry, Held, Limit, Permission
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.flower.flower_core import device_key, replies_key
 from coordinator.store.port import DeviceRow
 
+AfterNode = Annotated[int, Field(ge=0, lt=2**63), About("nodes with an id above this, for paging")]
 OfMessage = Annotated[MessageId, Field(), About("the message's id")]
 
 # ------------------------------------------------------------ of the ServerApp
@@ -58,9 +59,11 @@ def flower_run(to: Coordinator, operator: Operator, *, run: RunId) -> FlowerRunV
     return to.flower.runs.view(run)
 
 
-def flower_nodes(to: Coordinator, operator: Operator, *, run: RunId) -> FlowerNodes:
+def flower_nodes(
+    to: Coordinator, operator: Operator, *, run: RunId, after: AfterNode = 0, limit: Limit = 1000
+) -> FlowerNodes:
     """The devices that are there now and can serve the run; of the others, how many cannot for which reason."""
-    return to.flower.nodes.there(run)
+    return to.flower.nodes.there(run, after, limit)
 
 
 def content_limit(to: Coordinator, operator: Operator, *, run: RunId, digest: Digest) -> int:

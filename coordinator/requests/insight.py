@@ -28,7 +28,7 @@ from coordinator.runtime.insight.fleet_views import DeviceFilter
 from coordinator.runtime.insight.plan_check import plan_schema as schema_of_plans
 
 LaneLimit = Annotated[int, Field(ge=1, le=1000), About("at most this many")]
-Skip = Annotated[int, Field(ge=0), About("leave out so many, for paging")]
+AfterPage = Annotated[str, Field(max_length=80), About("devices after the `next` of an earlier page")]
 StateWanted = Annotated[DeviceState | None, About("devices in this state")]
 ClassWanted = Annotated[str, Field(max_length=64), About("devices of this class")]
 SeenSince = Annotated[Finite | None, About("devices that checked in at this time or later, Unix seconds")]
@@ -50,11 +50,11 @@ def lanes(
 
 
 def participation(
-    to: Coordinator, operator: Operator, *, run: RunId, skip: Skip = 0, limit: LaneLimit = 1000
+    to: Coordinator, operator: Operator, *, run: RunId, after: AfterPage = "", limit: LaneLimit = 1000
 ) -> RunParticipation:
     """Who takes part in a run's rounds, the least counted first: devices that never counted too, and in which lateness
     is concentrated. Who does not see everything sees the devices that were selected."""
-    return to.insight.participation.of_run(run, skip, limit, fleet=operator.sees_everything)
+    return to.insight.participation.of_run(run, after, limit, fleet=operator.sees_everything)
 
 
 def privacy_report(to: Coordinator, operator: Operator, *, run: RunId) -> SignedReport:

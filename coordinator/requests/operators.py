@@ -5,6 +5,7 @@ upload a first checkpoint.
 from __future__ import annotations
 
 from functools import partial
+from typing import Annotated, Literal
 
 from client_sdk.protocol.names import DeviceId, Digest, Route, RunId
 from client_sdk.protocol.operators import (
@@ -23,6 +24,7 @@ from client_sdk.protocol.operators import (
 from coordinator.access import Operator, Role
 from coordinator.blobs import Spool
 from coordinator.requests.entry import (
+    About,
     Action,
     AfterRound,
     AfterVersion,
@@ -35,6 +37,8 @@ from coordinator.requests.entry import (
     RoundNumber,
 )
 from coordinator.runtime.coordinator import Coordinator
+
+AfterRun = Annotated[RunId | Literal[""], About("runs that were created after this one, for paging")]
 
 
 def checkpoint_limit(to: Coordinator, operator: Operator, *, digest: Digest) -> int:
@@ -59,9 +63,9 @@ def create(to: Coordinator, operator: Operator, message: CreateRun) -> RunView:
     return to.operators.create_run(message, permitted=permitted, sees=sees)
 
 
-def runs(to: Coordinator, operator: Operator) -> list[RunView]:
+def runs(to: Coordinator, operator: Operator, *, after: AfterRun = "", limit: Limit = 1000) -> list[RunView]:
     """The runs in scope, oldest first."""
-    return to.operators.runs(operator.sees)
+    return to.operators.runs(operator.sees, after, limit)
 
 
 def show(to: Coordinator, operator: Operator, *, run: RunId) -> RunView:

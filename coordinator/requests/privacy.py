@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Annotated, Literal
 
 from client_sdk.protocol.names import Route, RunId
 from client_sdk.protocol.privacy import AllowSpending, CreateLedger, LedgerId, LedgerView, RunPrivacy
 from coordinator.access import Operator
-from coordinator.requests.entry import Audited, Direct, Entry, Permission
+from coordinator.requests.entry import About, Audited, Direct, Entry, Limit, Permission
 from coordinator.runtime.coordinator import Coordinator
+
+AfterLedger = Annotated[LedgerId | Literal[""], About("ledgers that come after this one, for paging")]
 
 
 def create_ledger(to: Coordinator, operator: Operator, message: CreateLedger) -> LedgerView:
@@ -22,9 +25,9 @@ def allow_spending(to: Coordinator, operator: Operator, message: AllowSpending, 
     return to.ledgers.allow(ledger, message, operator.id)
 
 
-def ledgers(to: Coordinator, operator: Operator) -> list[LedgerView]:
+def ledgers(to: Coordinator, operator: Operator, *, after: AfterLedger = "", limit: Limit = 1000) -> list[LedgerView]:
     """All privacy ledgers: those with a name, then those of runs that have one of their own."""
-    return to.ledgers.listed()
+    return to.ledgers.listed(after, limit)
 
 
 def one_ledger(to: Coordinator, operator: Operator, *, ledger: LedgerId) -> LedgerView:

@@ -5,6 +5,7 @@ those of operators who list and revoke workers.
 from __future__ import annotations
 
 from functools import partial
+from typing import Annotated, Literal
 
 from client_sdk.protocol.devices import Noted, Wait
 from client_sdk.protocol.names import Route, RunId, WorkerId
@@ -23,10 +24,24 @@ from client_sdk.protocol.workers import (
 )
 from coordinator.access import Operator
 from coordinator.blobs import Spool
-from coordinator.requests.entry import Attempt, Audited, Beside, Body, Direct, Entry, Held, Permission, RoundNumber
+from coordinator.requests.entry import (
+    About,
+    Attempt,
+    Audited,
+    Beside,
+    Body,
+    Direct,
+    Entry,
+    Held,
+    Limit,
+    Permission,
+    RoundNumber,
+)
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.identities import Registrant
 from coordinator.store.port import WorkerRow
+
+AfterWorker = Annotated[WorkerId | Literal[""], About("workers whose id sorts after this, for paging")]
 
 
 def register(to: Coordinator, holder: Registrant, message: WorkerRegistration) -> WorkerRegistered:
@@ -37,10 +52,10 @@ def register(to: Coordinator, holder: Registrant, message: WorkerRegistration) -
     return WorkerRegistered(worker=to.identities.register_worker(holder.certificate, label=message.label).worker)
 
 
-def listed(to: Coordinator, operator: Operator) -> list[WorkerView]:
-    """All workers: when each was last seen, and which round it has. Who does not see everything sees those that have a
-    round of a run in scope."""
-    return to.workers.listed(None if operator.sees_everything else operator.sees)
+def listed(to: Coordinator, operator: Operator, *, after: AfterWorker = "", limit: Limit = 1000) -> list[WorkerView]:
+    """Workers in order of id: when each was last seen, and which round it has. Who does not see everything sees those
+    that have a round of a run in scope."""
+    return to.workers.listed(None if operator.sees_everything else operator.sees, after, limit)
 
 
 def revoke(to: Coordinator, operator: Operator, *, worker: WorkerId) -> WorkerView:

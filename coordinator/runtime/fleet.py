@@ -6,6 +6,7 @@ replica can say why a device fits no run. Cohorts are drawn in ``drawing``.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
@@ -106,8 +107,7 @@ class Fleet:
     ) -> dict[str, str]:
         """Device -> why it fits no run that is running, of these in the pool, which wait for the end of their hold, and
         of those that wait for their next check-in: of all, or of these, of which some are in the pool or claimed."""
-        now, found = self._clock.now(), dict[str, str]()
-        since = now - self._settings.pace_max_s - self._settings.waiting_s
+        now, since, found = self._clock.now(), self.back_since(), dict[str, str]()
         known: dict[tuple[str, int], str] = {}
         offers = {row.device: (row.offer, row.examples) for row in pool}
         idle = reader.idle(since, now) if among is None else among
@@ -121,6 +121,22 @@ class Fleet:
             if known[offered]:
                 found[device] = known[offered]
         return found
+
+    def back_since(self) -> float:
+        """Who has checked in before then would have come back: it is away."""
+        return self._clock.now() - self._settings.pace_max_s - self._settings.waiting_s
+
+    @staticmethod
+    def fewest_of_any(states: Sequence[RunState]) -> Callable[[str], float]:
+        """A function: how many examples a device with this offer must have to fit one of the runs that are running, or
+        because none is."""
+        running = [state for state in states if state.status == "running"]
+
+        def fewest(offer: str) -> float:
+            least = (wanted for state in running if (wanted := _fewest(state, offer)) is not None)
+            return min(least, default=math.inf) if running else 0
+
+        return cache(fewest)
 
     def unfit_in_pool(self, states: Sequence[RunState], counts: Counts) -> int:
         """How many devices in the pool fit no run that is running, whatever their examples."""

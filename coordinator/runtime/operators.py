@@ -11,6 +11,7 @@ from itertools import takewhile
 from typing import cast
 
 from client_sdk.metrics import undefined
+from client_sdk.protocol.names import Page, first_of
 from client_sdk.protocol.operators import (
     CheckpointView,
     CreateRun,
@@ -26,9 +27,11 @@ from coordinator.engine import events as ev
 from coordinator.engine.rounds import kind_of
 from coordinator.engine.state import RunState
 from coordinator.runtime import run_creation, views
+from coordinator.runtime.clock import CostlyValue
 from coordinator.runtime.core import Core
 from coordinator.runtime.flower.flower_runs import FlowerRuns
 from coordinator.runtime.standstill import Standstill
+from coordinator.store.paging import page_of
 from coordinator.store.port import AuthorityRow, RoundRow, RunRow
 
 
@@ -41,6 +44,8 @@ class OperatorRequests:
         self._core = core
         self._flower = flower
         self._standstill = standstill
+        self._spendings: dict[str, CostlyValue[float]] = {}
+        """By ledger."""
 
     def put_checkpoint(self, spool: Spool, digest: str) -> bool:
         """Stores an initial checkpoint. Its digest and its format are checked. Returns whether damaged bytes were
@@ -65,16 +70,18 @@ class OperatorRequests:
         run_creation.begin_run(self._core, self._core.log(row.run))
         return self.run(row.run)
 
-    def runs(self, sees: Callable[[str], bool] = _any) -> list[RunView]:
-        """The views of the runs for which ``sees`` is true, oldest first; without those whose own rows cannot be read,
-        which is noted."""
-        found = []
-        for run in filter(sees, self.run_ids()):
+    def runs(self, sees: Callable[[str], bool] = _any, after: str = "", limit: int = 1 << 30) -> Page[RunView]:
+        """The views of the runs for which ``sees`` is true that were created after this one, oldest first; without
+        those whose own rows cannot be read, which is noted."""
+
+        def show(run: str) -> RunView | None:
             try:
-                found.append(self.run(run))
+                return self.run(run) if sees(run) else None
             except ValueError as error:
                 self._core.process.run_errors.note(run, error)
-        return sorted(found, key=lambda view: (view.created_at, view.run))
+                return None
+
+        return page_of(self._core.store.runs_after, str, show, after, limit, hidden=True)
 
     def run_ids(self) -> list[str]:
         """The ids of the runs with a plan, then of Flower runs, each oldest first."""
@@ -100,8 +107,12 @@ class OperatorRequests:
             damaged=self._of_run(state, self._core.blobs.damaged()),
             repaired=self._of_run(state, self._core.blobs.repaired()),
         )
-        view = views.with_ledger(self._core.store, view, state)
+        view = views.with_ledger(self._core.store, view, state, self._spent)
         return view if state.plan.secure is None else views.with_marks(self._core.store, view, state)
+
+    def _spent(self, ledger: str) -> float:
+        kept = self._spendings.setdefault(ledger, CostlyValue(self._core.clock))
+        return kept.get(lambda: self._core.store.privacy_figure(ledger).rho)[0]
 
     def _shared(self, run: str) -> tuple[str, ...]:
         """The devices whose identity two processes use now, and that have worked, or work, for the run."""
@@ -188,12 +199,13 @@ class OperatorRequests:
         """Gives devices the signature under this version of the run's model, its newest one."""
         return self._change(run, lambda at: ev.Vouched(at=at, version=version, signature=signature))
 
-    def rounds(self, run: str, after: int = 0, limit: int = 1000) -> list[RoundView]:
+    def rounds(self, run: str, after: int = 0, limit: int = 1000) -> Page[RoundView]:
         if self._is_flower(run):
-            return self._flower.views.rounds(run, after, limit)
+            return first_of(self._flower.views.rounds(run, after, limit + 1), limit, lambda view: view.round)
         state = self._shown_state(run)
         authorities = self._core.store.authorities()
-        return [self._round_view(row, state, authorities) for row in self._core.store.rounds(run, after, limit)]
+        rows = first_of(self._core.store.rounds(run, after, limit + 1), limit, lambda row: row.round)
+        return Page((self._round_view(row, state, authorities) for row in rows), rows.next)
 
     def ended_rounds(self, run: str, after: int, limit: int) -> list[RoundView]:
         """The rounds after this one up to the first that has not ended, ``limit`` at most. They are read from their
@@ -229,13 +241,13 @@ class OperatorRequests:
         parts = (self._core.process.run_errors.of_actions(row.run), self._standstill.of_round(state))
         return view.model_copy(update={"reason": "; ".join(part for part in parts if part) or view.reason})
 
-    def checkpoints(self, run: str, after: int = -1, limit: int = 1000) -> list[CheckpointView]:
+    def checkpoints(self, run: str, after: int = -1, limit: int = 1000) -> Page[CheckpointView]:
         self._require(run)
         store = self._core.store
-        line = store.checkpoints(run, after, limit)
+        line = first_of(store.checkpoints(run, after, limit + 1), limit, lambda row: row.version)
         before = store.checkpoint(run, line[0].version - 1) if line else None  # the parent of the first
         digests = {row.version: row.digest for row in (*([before] if before is not None else []), *line)}
-        return [views.checkpoint_view(row, digests) for row in line]
+        return Page((views.checkpoint_view(row, digests) for row in line), line.next)
 
     def require_checkpoint(self, digest: str, sees: Callable[[str], bool] | None = None) -> None:
         """ProblemError unless the caller may have this checkpoint. Only checkpoints of runs are served: an update's
@@ -248,14 +260,15 @@ class OperatorRequests:
                 raise problem("unknown-checkpoint", f"no run has a checkpoint {digest}")
             self._core.process.checkpoints.add(digest)
 
-    def metrics(self, run: str, after: int = -1, limit: int = 1000) -> list[MetricView]:
+    def metrics(self, run: str, after: int = -1, limit: int = 1000) -> Page[MetricView]:
         """At most ``limit``, and the others of the last one's version."""
         self._require(run)
-        rows = self._core.store.metrics(run, after, limit)
-        if len(rows) == limit:
+        rows = first_of(self._core.store.metrics(run, after, limit + 1), limit, lambda row: row.version)
+        if rows.next:
             last = rows[-1].version
-            rows = [row for row in rows if row.version != last] + self._core.store.metrics_of(run, last)
-        return [views.metric_view(row) for row in rows]
+            whole = [row for row in rows if row.version != last] + self._core.store.metrics_of(run, last)
+            rows = Page(whole, rows.next)
+        return Page((views.metric_view(row) for row in rows), rows.next)
 
     def report_metrics(self, run: str, report: MetricReport) -> list[MetricView]:
         """Stores an evaluator's scores; they may finish the run. Of the source ``devices`` it takes the metrics of

@@ -33,6 +33,8 @@ def write(tx: Transaction, run: str, records: Sequence[tuple[float, fx.Record]])
     refusals: list[RefusalRow] = []
     marks: list[MarkRow] = []
     rounds: dict[int, RoundRow] = {}
+    if any(isinstance(record, fx.Claim | fx.RecordCheckpoint) for _, record in records):
+        tx.hold_pool()  # before claims are locked
     for position, (at, record) in enumerate(records):
         match record:
             case fx.Release(round=round_number, devices=devices):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from client_sdk.privacy.accounting import epsilon_of
@@ -73,15 +73,16 @@ def run_view(
     )
 
 
-def with_ledger(reader: Reader, view: RunView, state: RunState) -> RunView:
-    """The view of a private run: what its rounds have cost, and what its ledger has left."""
+def with_ledger(reader: Reader, view: RunView, state: RunState, spent_by: Callable[[str], float]) -> RunView:
+    """The view of a private run: what its rounds have cost, and what its ledger has left. ``spent_by``: what the device
+    that has lost most by a ledger has lost, over runs."""
     privacy, plan = state.plan.privacy, state.plan
     if privacy is None:
         return view
     often = max((counted for _, counted in state.participation.values()), default=0)
     rho = reader.privacy_lost(state.run)
     ledger, most = privacy.ledger_of(state.run), budget(reader, plan, privacy, state.run)
-    spent = reader.privacy_figure(ledger).rho
+    spent = rho if privacy.ledger is None else spent_by(ledger)
     told = PrivacyView(
         rounds=often,
         rounds_planned=privacy.participations(plan),

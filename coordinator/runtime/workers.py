@@ -17,7 +17,7 @@ from threading import Lock
 from typing import Any, TypeVar, cast
 
 from client_sdk.protocol.devices import CheckpointRef, Wait
-from client_sdk.protocol.names import copied
+from client_sdk.protocol.names import Page, copied
 from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.protocol.workers import (
     Heartbeat,
@@ -43,6 +43,7 @@ from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.identities import Identities
 from coordinator.runtime.run_log import RunLog
+from coordinator.store.paging import page_of
 from coordinator.store.port import Transaction, WorkerRow
 
 
@@ -177,10 +178,14 @@ class WorkerRequests:
 
     # ------------------------------------------------------------ requests of operators
 
-    def listed(self, sees: Callable[[str], bool] | None = None) -> list[WorkerView]:
-        """All workers; with ``sees`` those that have a round of a run for which it is true."""
-        views = [self._worker_view(row) for row in self._core.store.workers()]
-        return [view for view in views if sees is None or (view.run is not None and sees(view.run))]
+    def listed(self, sees: Callable[[str], bool] | None = None, after: str = "", limit: int = 1000) -> Page[WorkerView]:
+        """Workers in order of id; with ``sees`` those that have a round of a run for which it is true."""
+
+        def show(row: WorkerRow) -> WorkerView | None:
+            view = self._worker_view(row)
+            return view if sees is None or (view.run is not None and sees(view.run)) else None
+
+        return page_of(self._core.store.workers, lambda row: row.worker, show, after, limit, hidden=True)
 
     def revoke(self, worker: str) -> WorkerView:
         """Gives the worker no more rounds. A lease that the worker holds expires as if its heartbeats had stopped."""

@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute
 
 from client_sdk.protocol.access import REQUEST_HEADER, REQUEST_VALUE
 from client_sdk.protocol.authority import REVOCATIONS_MEDIA_TYPE
-from client_sdk.protocol.names import DIGEST_HEADER, PROTOCOL_HEADER, PROTOCOL_VERSION
+from client_sdk.protocol.names import DIGEST_HEADER, NEXT_HEADER, PROTOCOL_HEADER, PROTOCOL_VERSION
 from coordinator.requests import Body, Entry, Permission, Shape
 
 R = TypeVar("R", bound=BaseRoute)
@@ -53,6 +53,13 @@ def require_declarations(routes: Iterable[BaseRoute]) -> None:
 # ------------------------------------------------------------ in OpenAPI
 
 
+PAGED: dict[str, Any] = {
+    NEXT_HEADER: {
+        "description": "The rest of the list comes `after` this; without it there is no more. A page may be short, or "
+        "empty, and have it: one request looks at so many rows, and no more.",
+        "schema": {"type": "string"},
+    }
+}
 BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 REVOCATIONS: dict[str, Any] = {"content": {REVOCATIONS_MEDIA_TYPE: BINARY}}
 

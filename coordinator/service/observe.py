@@ -147,7 +147,8 @@ class _OfRuns(Collector):
         return [CounterMetricFamily("quorate_rounds", "Rounds that ended")]
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-        views = self._coordinator.operators.runs(*([] if self._sees is None else [self._sees]))
+        operators = self._coordinator.operators
+        views = operators.runs() if self._sees is None else operators.runs(self._sees)
         ended, by_outcome, missed = self._counts.of([view.run for view in views])
         rounds = CounterMetricFamily("quorate_rounds", "Rounds that ended", labels=["outcome", "kind"])
         for labels, count in sorted(ended.items()):

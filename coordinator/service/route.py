@@ -31,7 +31,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from client_sdk.credentials.errors import CredentialError, refusal_of
 from client_sdk.credentials.request_signature import INPUT_NAME, RESULT_NAME, SIGNATURE_NAME, RequestSignature
-from client_sdk.protocol.names import DIGEST_HEADER, read_content_digest
+from client_sdk.protocol.names import DIGEST_HEADER, NEXT_HEADER, Page, read_content_digest
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.access.sessions import PREFIX as SESSION_PREFIX
 from coordinator.blobs.port import BlobError
@@ -130,8 +130,9 @@ def json_response(message: BaseModel, status: int = 200) -> Response:
 
 
 def json_list(model: type[BaseModel], messages: Sequence[BaseModel]) -> Response:
-    """Returns messages of one kind as one JSON array."""
-    return Response(_list_of(model).dump_json(list(messages)), media_type="application/json")
+    """Returns messages of one kind as one JSON array; of a page, with where the rest begins."""
+    more = {NEXT_HEADER: messages.next} if isinstance(messages, Page) and messages.next else None
+    return Response(_list_of(model).dump_json(list(messages)), headers=more, media_type="application/json")
 
 
 @cache

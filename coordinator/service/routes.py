@@ -30,7 +30,7 @@ from coordinator.requests.entry import OCTETS, About, Beside
 from coordinator.runtime import log_context
 from coordinator.runtime.identities import Arrived, SignedBy
 from coordinator.service.core import Service, at_once, caller_name, until_gone
-from coordinator.service.declaring import BINARY, declared, extras
+from coordinator.service.declaring import BINARY, PAGED, declared, extras
 from coordinator.service.edge import version_refusal
 from coordinator.service.errors import sentence
 from coordinator.service.route import (
@@ -149,6 +149,8 @@ def _route(entry: Entry[Shape], respond: Respond, prefix: str) -> APIRoute:
 
 def _answers(entry: Entry[Shape]) -> dict[str, Any]:
     """What FastAPI says of the answers: bytes or nothing, or JSON."""
+    if entry.method == "GET" and get_origin(entry.answer) is list:
+        return {"response_model": entry.answer, "responses": {200: {"headers": PAGED}}}
     if entry.answer != OCTETS:
         return {"response_model": entry.answer}
     octets = {"description": "The bytes", "content": {OCTETS_MEDIA_TYPE: BINARY}}

@@ -171,6 +171,15 @@ class FlowerReader(Reads):
         found = self._all(DeviceRow, {"node >": 0, "last_seen_at >=": since}, "node")
         return [row for row in found if "apps" in row.facts]
 
+    def flower_nodes_after(self, node: int, limit: int) -> list[DeviceRow]:
+        """The devices with a node id above this one, whenever they were seen, in its order."""
+        return self._all(DeviceRow, {"node >": node}, "node", limit)
+
+    def flower_node_ids(self, most: int) -> list[str] | None:
+        """The devices that have a node id, in its order; None: they are more than ``most``."""
+        found = self._values(DeviceRow, "device", {"node >": 0}, "node", most + 1)
+        return None if len(found) > most else [str(device) for (device,) in found]
+
     def flower_nodes_among(self, nodes: Collection[int]) -> dict[int, str]:
         """Node id -> device, of those of these nodes that are known, whenever they were seen."""
         return {row[0]: row[1] for row in self._values(DeviceRow, "node device", {"node in": list(nodes)})}

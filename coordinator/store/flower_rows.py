@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from coordinator.store.declared import Json, table
 
 
-@table("flower_runs", key="run", parents={"run": "run_names"}, indexes=["status"])
+@table("flower_runs", key="run", parents={"run": "run_names"}, indexes=["status", "created_at run"])
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowerRunRow:
     """A Flower run. Its counters are changed under the run's lock, in the transaction of what they count."""

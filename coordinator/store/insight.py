@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from coordinator.store.gateway import Query, Reads, Writes
 from coordinator.store.rows import (
+    ALL_CLASSES,
+    ClassRow,
     ContributionRow,
     DeviceHoursRow,
     DeviceRow,
@@ -65,13 +67,11 @@ def _refused(sa: Any, t: Any) -> Any:
 def _count_devices(row: type) -> Any:
     """How many rows of each device count, in Python."""
 
-    def count(reader: Any, devices: Sequence[str] | None = None, runs: Sequence[str] | None = None) -> Any:
+    def count(reader: Any, devices: Sequence[str], runs: Sequence[str] | None = None) -> Any:
         return Counter(
             one.device
-            for one in reader._all(row)
-            if (devices is None or one.device in devices)
-            and (runs is None or one.run in runs)
-            and getattr(one, "kind", "") != "abandoned"
+            for one in reader._all(row, {"device in": devices})
+            if (runs is None or one.run in runs) and getattr(one, "kind", "") != "abandoned"
         ).items()
 
     return count
@@ -85,17 +85,15 @@ def _everywhere_and_within(statement: Any, column: Any, python: Any) -> tuple[Qu
     )
 
 
-_COUNTED = Query(_counted, _count_devices(ContributionRow))
-_REFUSED = Query(_refused, _count_devices(RefusalRow))
 _COUNTED_AMONG = _everywhere_and_within(
     lambda sa, t: _counted(sa, t).where(_among(sa, t.contributions.c.device, "devices")),
     lambda t: t.contributions.c.run,
-    _COUNTED.python,
+    _count_devices(ContributionRow),
 )
 _REFUSED_AMONG = _everywhere_and_within(
     lambda sa, t: _refused(sa, t).where(_among(sa, t.refusals.c.device, "devices")),
     lambda t: t.refusals.c.run,
-    _REFUSED.python,
+    _count_devices(RefusalRow),
 )
 
 
@@ -149,24 +147,26 @@ class InsightReader(Reads):
 
     def registered_devices(self) -> int:
         """How many devices are registered and have not left."""
-        return self._count(DeviceRow, {"left_at": None})
+        return self.all_classes().devices
+
+    def all_classes(self) -> ClassRow:
+        """The numbers of all classes together."""
+        return self._get(ClassRow, ALL_CLASSES) or ClassRow(device_class=ALL_CLASSES)
+
+    def device_classes(self, most: int) -> list[ClassRow]:
+        """The classes with the most devices, in this order; of those with as many, that which sorts last first."""
+        found = self._all(ClassRow, {"devices >": 0}, "-devices -device_class", most + 1)
+        return [row for row in found if row.device_class != ALL_CLASSES][:most]
 
     def labels(self, devices: Sequence[str]) -> dict[str, str]:
         """The labels of those of these devices that are known."""
         return {row[0]: row[1] for row in self._values(DeviceRow, "device label", {"device in": list(devices)})}
 
-    def participation(
-        self, devices: Sequence[str] | None = None, runs: Sequence[str] | None = None
-    ) -> dict[str, Participation]:
-        """Of these devices, or of all, those that took part or were refused at least once. ``runs``: in these alone,
-        which needs ``devices``; None: in all."""
-        if devices is None:
-            counted, refused = self._pairs(_COUNTED), self._pairs(_REFUSED)
-        else:
-            more = {"devices": list(devices), **_within(runs)}
-            counted, refused = (
-                self._pairs(query[runs is not None], **more) for query in (_COUNTED_AMONG, _REFUSED_AMONG)
-            )
+    def participation(self, devices: Sequence[str], runs: Sequence[str] | None = None) -> dict[str, Participation]:
+        """Of these devices those that took part or were refused at least once. ``runs``: in these alone; None: in
+        all."""
+        more = {"devices": list(devices), **_within(runs)}
+        counted, refused = (self._pairs(query[runs is not None], **more) for query in (_COUNTED_AMONG, _REFUSED_AMONG))
         found = {**counted, **refused}
         return {device: Participation(counted.get(device, 0), refused.get(device, 0)) for device in found}
 
@@ -182,6 +182,10 @@ class InsightReader(Reads):
         """The refusals of a device, of these runs or of all, newest first."""
         within = {} if runs is None else {"run in": list(runs)}
         return self._all(RefusalRow, {"device": device, **within}, "-number", limit)
+
+    def registered_among(self, devices: Sequence[str]) -> int:
+        """How many of these devices are registered and have not left."""
+        return len(self._values(DeviceRow, "device", {"device in": list(devices), "left_at": None}))
 
     def seen_since(self, at: float) -> int:
         """How many devices sent a request at this time or later."""

@@ -18,13 +18,16 @@ from dataclasses import replace
 from typing import Any, NoReturn, cast
 
 from client_sdk.identity import Signer
+from client_sdk.protocol.devices import said_class
 from coordinator.store.chain import by_run, chain_audit, chain_refusals, event_link, log_beginning
 from coordinator.store.declared import Declared, Json, beginning_of, finite, parents_first, to_text
 from coordinator.store.flower import FlowerReader, FlowerWriter
+from coordinator.store.flower_rows import FlowerRunRow
 from coordinator.store.gateway import Changes, Conflict, FenceLost, Query, R, StoreError, StoreFull, Where
 from coordinator.store.insight import InsightReader, InsightWriter, OnDisk
 from coordinator.store.privacy import LedgerReader, LedgerWriter
 from coordinator.store.rows import (
+    ALL_CLASSES,
     AllowanceRow,
     ApiKeyRow,
     Appended,
@@ -33,6 +36,7 @@ from coordinator.store.rows import (
     AuthorityRow,
     CheckpointRow,
     ClaimRow,
+    ClassRow,
     ContributionRow,
     DebitRow,
     DeviceRow,
@@ -62,6 +66,7 @@ __all__ = [
     "AuthorityRow",
     "CheckpointRow",
     "ClaimRow",
+    "ClassRow",
     "Conflict",
     "ContributionRow",
     "DebitRow",
@@ -141,15 +146,11 @@ _FIND_EVENT = Query(
     ][:1],
 )
 _IDLE = Query(
-    sql=lambda sa, t: (
-        sa.select(t.devices)
-        .where(
-            t.devices.c.last_seen_at >= sa.bindparam("since", type_=sa.Double()),
-            t.devices.c.left_at.is_(None),
-            t.devices.c.device.not_in(sa.select(t.claims.c.device)),
-            t.devices.c.device.not_in(sa.select(t.waiting.c.device).where(t.waiting.c.expires > sa.bindparam("now"))),
-        )
-        .order_by(t.devices.c.device)
+    sql=lambda sa, t: sa.select(t.devices).where(
+        t.devices.c.last_seen_at >= sa.bindparam("since", type_=sa.Double()),
+        t.devices.c.left_at.is_(None),
+        ~sa.exists().where(t.claims.c.device == t.devices.c.device),
+        ~sa.exists().where(t.waiting.c.device == t.devices.c.device, t.waiting.c.expires > sa.bindparam("now")),
     ),
     python=lambda reader, since, now: (
         row
@@ -158,19 +159,18 @@ _IDLE = Query(
         and ((place := reader._get(WaitingRow, row.device)) is None or place.expires <= now)
     ),
 )
-_TAKING_TURNS = Query(
-    sql=lambda sa, t: (
-        sa.select(t.devices)
-        .where(
-            t.devices.c.last_seen_at >= sa.bindparam("since", type_=sa.Double()),
-            t.devices.c.facts.contains('"turns":'),
-        )
-        .order_by(t.devices.c.device)
-    ),
-    python=lambda reader, since: (
-        row for row in reader._all(DeviceRow, {"last_seen_at >=": since}) if '"turns":' in to_text(row.facts)
+_IN_CLASSES = Query(
+    sql=lambda sa, t: sa.select(
+        t.devices.c.device,
+        t.devices.c.label,
+        sa.exists().where(t.contributions.c.device == t.devices.c.device),
+    ).where(t.devices.c.device.in_(sa.bindparam("devices", expanding=True)), t.devices.c.left_at.is_(None)),
+    python=lambda reader, devices: (
+        (device, label, bool(reader._values(ContributionRow, "device run", {"device": device}, limit=1)))
+        for device, label in reader._values(DeviceRow, "device label", {"device in": devices, "left_at": None})
     ),
 )
+"""(device, label, whether it has contributed to a round), of those that have not left."""
 _MARKED_DEVICES = Query(
     sql=lambda sa, t: (
         sa.select(sa.func.count(t.secure_marks.c.device.distinct()))
@@ -230,6 +230,28 @@ _ROWS_BY_ROUND = Query(
 )
 
 
+def _runs_after(sa: Any, t: Any) -> Any:
+    each = (
+        sa.select(of.run, of.created_at).where(
+            sa.tuple_(of.created_at, of.run) > sa.tuple_(sa.bindparam("at", type_=sa.Double()), sa.bindparam("run"))
+        )
+        for of in (t.runs.c, t.flower_runs.c)
+    )
+    return sa.union_all(*each).order_by("created_at", "run").limit(sa.bindparam("limit", type_=sa.BigInteger()))
+
+
+_RUNS_AFTER = Query(
+    sql=_runs_after,
+    python=lambda reader, at, run, limit: [
+        (found, created)
+        for created, found in sorted(
+            (created, found) for of in (RunRow, FlowerRunRow) for created, found in reader._values(of, "created_at run")
+        )
+        if (created, found) > (at, run)
+    ][:limit],
+)
+
+
 class Reader(InsightReader, FlowerReader, LedgerReader):
     """Reads, usable inside a transaction (seeing its own writes) and outside (seeing committed data)."""
 
@@ -247,6 +269,12 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
     def run_ids(self) -> list[str]:
         """The ids of all runs, oldest first: also where something else in a run's row cannot be read."""
         return [str(run) for (run,) in self._values(RunRow, "run", order="created_at run")]
+
+    def runs_after(self, run: str, limit: int) -> list[str]:
+        """The ids of the runs of either kind that were created after this one, oldest first; empty: of all."""
+        found = self._get(RunRow, run) or self._get(FlowerRunRow, run)
+        at = -math.inf if found is None else found.created_at
+        return [str(row[0]) for row in self._ask(_RUNS_AFTER, at=at, run=run, limit=limit)]
 
     def head(self, run: str) -> int:
         """Sequence number of the run's last event; 0 for none. Read at every transaction, so it costs one small row."""
@@ -279,14 +307,24 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
         """Devices in order of id, for paging."""
         return self._all(DeviceRow, {"device >": after}, limit=limit)
 
+    def device_labels(self, after: str, limit: int) -> Sequence[Sequence[Any]]:
+        """(device, label, left_at) in order of id, which reads no more of the devices."""
+        return self._values(DeviceRow, "device label left_at", {"device >": after}, limit=limit)
+
+    def seen_lately(self, since: float, most: int) -> list[str] | None:
+        """The devices that checked in since then, in order of id; None: they are more than ``most``."""
+        found = self._values(DeviceRow, "device", {"last_seen_at >=": since}, "last_seen_at", most + 1)
+        return None if len(found) > most else sorted(str(device) for (device,) in found)
+
     def idle(self, since: float, now: float) -> list[DeviceRow]:
         """Devices that checked in since then, have not left, and have neither an unexpired place in the pool nor a
         claim, in order of id."""
-        return self._ask(_IDLE, DeviceRow, since=since, now=now)
+        return sorted(self._ask(_IDLE, DeviceRow, since=since, now=now), key=lambda row: row.device)
 
     def taking_turns(self, since: float) -> list[DeviceRow]:
-        """Devices that checked in since then, and of whose processes ``turns`` are noted, in order of id."""
-        return self._ask(_TAKING_TURNS, DeviceRow, since=since)
+        """Devices whose processes took turns since then, in order of id."""
+        found = self._all(DeviceRow, {"turned_at >=": since}, "turned_at")
+        return sorted(found, key=lambda row: row.device)
 
     def worker(self, worker: str) -> WorkerRow | None:
         return self._get(WorkerRow, worker)
@@ -295,9 +333,9 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
         """The worker whose newest certificate is of this key, revoked or not."""
         return next(iter(self._all(WorkerRow, {"key_id": key_id})), None)
 
-    def workers(self) -> list[WorkerRow]:
-        """All workers, in order of id."""
-        return self._all(WorkerRow)
+    def workers(self, after: str = "", limit: int | None = None) -> list[WorkerRow]:
+        """Workers whose id sorts after this one, in order of id; ``limit`` None: all."""
+        return self._all(WorkerRow, {"worker >": after}, limit=limit)
 
     def revocations(self, authority: str) -> bytes | None:
         """The newest revocation list of this authority that was stored."""
@@ -320,9 +358,9 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
         """The API key of this id, revoked and expired or not."""
         return self._get(ApiKeyRow, key)
 
-    def api_keys(self) -> list[ApiKeyRow]:
-        """All API keys, in order of id."""
-        return self._all(ApiKeyRow)
+    def api_keys(self, after: str = "", limit: int | None = None) -> list[ApiKeyRow]:
+        """API keys whose id sorts after this one, in order of id; ``limit`` None: all."""
+        return self._all(ApiKeyRow, {"key >": after}, limit=limit)
 
     def waiting(self, now: float, among: Collection[str] | None = None) -> list[WaitingRow]:
         """Unexpired (``expires > now``), unclaimed rows of the pool, of these devices or of all, in order of id."""
@@ -334,6 +372,15 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
         """(device, examples, offer, expires) of the rows of the pool, of these devices or of all, also of those that
         have expired or are claimed."""
         return self._values(WaitingRow, "device examples offer expires", _among(among))
+
+    def places_after(self, after: str, limit: int) -> Sequence[Sequence[Any]]:
+        """(device, examples, offer) of the rows of the pool, in order of device, also of those that have expired or are
+        claimed."""
+        return self._values(WaitingRow, "device examples offer", {"device >": after}, limit=limit)
+
+    def claims_after(self, after: str, limit: int) -> Sequence[Sequence[Any]]:
+        """(device, run) of the claims, in order of device."""
+        return self._values(ClaimRow, "device run", {"device >": after}, limit=limit)
 
     def claimed(self, among: Collection[str] | None = None) -> set[str]:
         """Which devices, of these or of all, have a claim."""
@@ -361,6 +408,13 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
     def claims(self, run: str | None = None) -> list[ClaimRow]:
         """All claims, or those of a run, in order of device id."""
         return self._all(ClaimRow, {} if run is None else {"run": run})
+
+    def claims_of(self, devices: Collection[str]) -> list[ClaimRow]:
+        """The claims of these devices."""
+        return self._all(ClaimRow, {"device in": list(devices)})
+
+    def claims_count(self) -> int:
+        return self._count(ClaimRow)
 
     def checkpoints(self, run: str, after: int = -1, limit: int | None = None) -> list[CheckpointRow]:
         """The checkpoints of a run with a version above ``after``, in order of version; ``limit`` None: all."""
@@ -470,6 +524,16 @@ def _among(devices: Collection[str] | None) -> dict[str, object]:
     return {} if devices is None else {"device in": list(devices)}
 
 
+def _turned_at(facts: Json) -> float | None:
+    processes = facts.get("processes")
+    return processes.get("turned_at") if isinstance(processes, dict) else None
+
+
+def _as_stored(row: DeviceRow) -> DeviceRow:
+    turned_at = _turned_at(row.facts)
+    return row if turned_at is None else replace(row, turned_at=turned_at)
+
+
 def _still_open(old: Any, new: Any) -> Any:
     """Whether a round may be replaced: it has not ended, or its status stays."""
     return (old.status == "open") | (old.status == new.status)
@@ -545,7 +609,8 @@ class Transaction(Reader, InsightWriter, FlowerWriter, LedgerWriter):
 
     def insert_device(self, *rows: DeviceRow) -> None:
         """Inserts one or more. Conflict when an id or a key is in use."""
-        self._insert(rows)
+        self._count_devices((row.label, {"left" if row.left_at is not None else "devices": 1}) for row in rows)
+        self._insert(_as_stored(row) for row in rows)
 
     def certify_device(self, device: str, key_id: str, certificate: str) -> None:
         """Replaces the device's certificate. Conflict when the key is another device's; StoreError when the device is
@@ -556,12 +621,18 @@ class Transaction(Reader, InsightWriter, FlowerWriter, LedgerWriter):
         """Removes the device's key, certificate, label and node id, takes the device out of the pool, and notes when it
         left: an earlier time stays. StoreError when the device is unknown."""
         self.drop_waiting([device])
-        self._set(DeviceRow, "device", device, key_id=None, certificate="", label="", facts={}, node=None)
+        for _, label, heard in self._ask(_IN_CLASSES, devices=[device]):
+            counted = self._count(ContributionRow, {"device": device})
+            self._count_devices([(label, {"devices": -1, "heard": -heard, "rounds": -counted, "left": 1})])
+        self._set(
+            DeviceRow, "device", device, key_id=None, certificate="", label="", facts={}, node=None, turned_at=None
+        )
         self._update(DeviceRow, {"device": device, "left_at": None}, left_at=at)
 
     def seen(self, devices: Mapping[str, Json], at: float) -> None:
         """Sets when these devices last checked in, and what they said of themselves. Unknown ids are ignored."""
-        self._update_each(DeviceRow, {one: {"last_seen_at": at, "facts": facts} for one, facts in devices.items()})
+        changes = ({"last_seen_at": at, "facts": facts, "turned_at": _turned_at(facts)} for facts in devices.values())
+        self._update_each(DeviceRow, dict(zip(devices, changes, strict=True)))
 
     def insert_worker(self, row: WorkerRow) -> None:
         """Conflict when the id or the key is in use."""
@@ -667,7 +738,28 @@ class Transaction(Reader, InsightWriter, FlowerWriter, LedgerWriter):
 
     def insert_contributions(self, rows: Iterable[ContributionRow]) -> None:
         """Conflict when a device has a contribution in this round already."""
-        self._insert(rows)
+        found = list(rows)
+        self._count_rounds(found)
+        self._insert(found)
+
+    def _count_rounds(self, rows: Sequence[ContributionRow]) -> None:
+        """Counts these contributions, which are not stored yet."""
+        counts = Counter(row.device for row in rows)
+        devices = self._ask(_IN_CLASSES, devices=list(counts)) if counts else []
+        self._count_devices((label, {"rounds": counts[one], "heard": 1 - bool(heard)}) for one, label, heard in devices)
+
+    def _count_devices(self, changes: Iterable[tuple[str, Mapping[str, int]]]) -> None:
+        """Adds (label of a device, what is added to the numbers of its class)."""
+        sums: dict[str, Counter[str]] = {}
+        for label, more in changes:
+            for name in (said_class(label), ALL_CLASSES):
+                sums.setdefault(name, Counter()).update(more)
+        if sums:
+            self.hold_pool()
+            before = {row.device_class: row for row in self._all(ClassRow, {"device_class in": sorted(sums)})}
+            for name, added in sorted(sums.items()):
+                row = before.get(name, ClassRow(device_class=name))
+                self._put([replace(row, **{number: getattr(row, number) + more for number, more in added.items()})])
 
     def put_round(self, row: RoundRow) -> None:
         """Inserts or replaces. Conflict when the round has ended and this row has another status."""
@@ -714,6 +806,7 @@ class Transaction(Reader, InsightWriter, FlowerWriter, LedgerWriter):
         """Writes rows of a run and its devices and workers as another store has them, of whichever tables: links and
         counters too. Rows that the store numbers are new ones and get their numbers here, and the audit's are chained
         anew. Other runs' claims stay, and so do real devices and workers of the same id."""
+        self._count_copied(changes)
         for about in reversed(parents_first()):
             self._delete_keys(about, run, [key for key, row in changes.get(about.row, {}).items() if row is None])
         for about in parents_first():
@@ -726,6 +819,18 @@ class Transaction(Reader, InsightWriter, FlowerWriter, LedgerWriter):
                 keep, when = _SHARED.get(about.row, ((), None))
                 self._put(rows, keep, when)
         self.insert_audit(changes.get(AuditRow, {}).values())
+
+    def _count_copied(self, changes: Changes) -> None:
+        """Counts the devices and contributions that another store has, and this one does not have yet."""
+        devices = [row for row in changes.get(DeviceRow, {}).values() if row is not None]
+        known = {row.device for row in self.devices_named([row.device for row in devices])}
+        fresh = [row for row in devices if row.device not in known]
+        self._count_devices((row.label, {"left" if row.left_at is not None else "devices": 1}) for row in fresh)
+        rows = [row for row in changes.get(ContributionRow, {}).values() if row is not None]
+        self._count_rounds(rows)
+        counts, labels = Counter(row.device for row in rows), {row.device: row.label for row in fresh}
+        added = [(one, count) for one, count in counts.items() if one in labels]
+        self._count_devices((labels[one], {"rounds": count, "heard": 1}) for one, count in added)
 
     def _delete_keys(self, about: Declared, run: str, keys: list[tuple[Any, ...]]) -> None:
         """Deletes the rows of these keys; where the table says whose they are, those of the run."""

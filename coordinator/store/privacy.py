@@ -70,9 +70,9 @@ class LedgerReader(Reads):
     def privacy_ledger(self, ledger: str) -> LedgerRow | None:
         return self._get(LedgerRow, ledger)
 
-    def privacy_ledgers(self) -> list[LedgerRow]:
-        """In order of name."""
-        return self._all(LedgerRow)
+    def privacy_ledgers(self, after: str = "", limit: int | None = None) -> list[LedgerRow]:
+        """Those whose name sorts after this one, in order of name; ``limit`` None: all."""
+        return self._all(LedgerRow, {"ledger >": after}, limit=limit)
 
     def privacy_allowances(self, ledger: str | None = None) -> list[AllowanceRow]:
         """Of this ledger, or of all, in order of name."""

@@ -15,7 +15,12 @@ from typing import NamedTuple
 from coordinator.store.declared import Json, table
 
 
-@table("devices", key="device", unique=["key_id", "node"])
+@table(
+    "devices",
+    key="device",
+    unique=["key_id", "node"],
+    indexes=["device label left_at", "last_seen_at", "turned_at"],
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRow:
     """A registered device."""
@@ -38,11 +43,34 @@ class DeviceRow:
     last poll for messages of Flower runs: ``runtime/flower/nodes.py``."""
     node: int | None = None
     """The id by which Flower's ServerApps know it (``client_sdk.flower.work``), once it has polled; unique."""
+    turned_at: float | None = None
+    """When its processes took turns last, as its facts say it. The store sets it."""
 
     @property
     def simulated(self) -> bool:
         """Whether a simulation made it: no certificate belongs to its key. Its updates are never stored."""
         return self.key_id is not None and not self.certificate
+
+
+ALL_CLASSES = "/"
+"""In place of a class, which has no slash: of all of them."""
+
+
+@table("device_classes", key="device_class", indexes=["devices device_class"])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassRow:
+    """The devices of a class in numbers, which the transactions carry along that change them: nobody has to read the
+    fleet for them. Those that have left are in ``left`` alone."""
+
+    device_class: str
+    """What their labels say (``said_class``), empty where these say none; or ``ALL_CLASSES``."""
+    devices: int = 0
+    """Registered."""
+    heard: int = 0
+    """How many of them have contributed to a round."""
+    rounds: int = 0
+    """How often all of them together have."""
+    left: int = 0
 
 
 @table("workers", key="worker", unique=["key_id"])
@@ -196,7 +224,7 @@ class RunNameRow:
     run: str
 
 
-@table("runs", key="run")
+@table("runs", key="run", indexes=["created_at run"])
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
     """A run, with its plan and the newest snapshot of its state."""

@@ -3,11 +3,14 @@ runs."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import islice
 
 from client_sdk import codecs
 from client_sdk.credentials.identity_keys import TrustedAuthority
 from client_sdk.flower.work import node_id
+from client_sdk.protocol.devices import said_class
 from coordinator.blobs import BlobError
 from coordinator.engine.plan import Plan, algorithm
 from coordinator.engine.plan_file import PlanError
@@ -17,12 +20,20 @@ from coordinator.runtime.flower.retention import ENDED_S
 from coordinator.store.chain import AuditHead
 from coordinator.store.flower_rows import FlowerMessageRow, FlowerRunRow
 from coordinator.store.port import Reader, RunRow, Store
-from coordinator.store.rows import RunNameRow
+from coordinator.store.rows import ALL_CLASSES, ClassRow, RunNameRow
 from coordinator.verify.audit import AuditChecks, AuditWitness
 from coordinator.verify.chains import FlowerChain, Head
 from coordinator.verify.files import HashedBlobs
 from coordinator.verify.identities import IdentityChecks
-from coordinator.verify.kinds import UNREADABLE, fields_of_wrong_kind, is_text, latest_round, shown, wrong_kinds
+from coordinator.verify.kinds import (
+    UNREADABLE,
+    every_device,
+    fields_of_wrong_kind,
+    is_text,
+    latest_round,
+    shown,
+    wrong_kinds,
+)
 from coordinator.verify.ledger import against_audit
 from coordinator.verify.rounds import CountedIn
 from coordinator.verify.run import OnProgress, RunChecks, no_progress
@@ -38,7 +49,7 @@ from coordinator.verify.violation import CannotVerify, RunViolation, Violation, 
 
 
 _NAME = "flower"
-_PAGE = 1000
+_FLOWER_PAGE = 1000
 
 
 def flower_runs(reader: Reader) -> list[FlowerRunRow]:
@@ -80,7 +91,7 @@ def flower_files(newest: Reader, blobs: HashedBlobs) -> Iterator[Violation]:
     may delete a content while blobs are read."""
     for row in flower_runs(newest):
         after = ""
-        while page := newest.flower_contents(row.run, after, _PAGE):
+        while page := newest.flower_contents(row.run, after, _FLOWER_PAGE):
             for content in page:
                 try:
                     digest, size = blobs.found(content.digest)
@@ -112,7 +123,7 @@ def _of_run(reader: Reader, row: FlowerRunRow, heads: Sequence[Head]) -> Iterato
         yield RunViolation(_NAME, row.rounds, f"it has no content {short(row.state)}, which is the ServerApp's state")
     chain, counts = FlowerChain(row, heads), {"messages": 0, "rounds": 0, "replies": 0, "errors": 0}
     after, latest_at = 0, 0.0
-    while page := reader.flower_messages(row.run, after, _PAGE):
+    while page := reader.flower_messages(row.run, after, _FLOWER_PAGE):
         named = {message.content for message in page} | {one.reply for one in page if one.reply is not None}
         sizes = None if row.dropped_at is not None else reader.flower_contents_among(row.run, named)
         for place, message in enumerate(page, counts["messages"] + 1):
@@ -167,6 +178,7 @@ def _message(row: FlowerRunRow, message: FlowerMessageRow, sizes: Mapping[str, i
 
 
 _NOTHING_KNOWN = AuditWitness()
+_PAGE, _ALL = 5000, 1 << 30
 
 
 def verify(
@@ -217,6 +229,8 @@ def verify(
             found += _readable(checks.rows(reader), reader, run)
             checked.append(checks)
         found += identities.without_certificate([set(checks.took_part()) for checks in checked])
+        if not found:  # or these rows are not what was counted
+            found += _classes(reader)
     yield from found
     if blobs is not None:
         yield from flower_files(store, HashedBlobs(blobs))
@@ -267,6 +281,31 @@ def _budgets(reader: Reader) -> Iterator[Violation]:
         yield from against_audit(reader)
     except UNREADABLE:
         yield Violation("ledger", "", 0, "a row of a privacy ledger or the audit cannot be read")
+
+
+def _classes(reader: Reader) -> Iterator[Violation]:
+    """The numbers of classes that are not those of their devices."""
+    counted: dict[str, Counter[str]] = {}
+    try:
+        devices = every_device(reader)
+        while page := list(islice(devices, _PAGE)):
+            took_part = reader.participation([row.device for row in page if row.left_at is None])
+            for row in page:
+                rounds = took_part[row.device].rounds if row.device in took_part else 0
+                here = {"devices": 1, "heard": min(rounds, 1), "rounds": rounds}
+                for name in (ALL_CLASSES, *([said_class(row.label)] if row.left_at is None else [])):
+                    counted.setdefault(name, Counter()).update({"left": 1} if row.left_at is not None else here)
+        stored = {row.device_class: row for row in (*reader.device_classes(_ALL), reader.all_classes())}
+    except UNREADABLE:
+        yield Violation("rows", "", 0, "a row of a device, or of a class of them, cannot be read")
+        return
+    for name in sorted(counted.keys() | stored.keys()):
+        has, gives = stored.get(name, ClassRow(device_class=name)), counted.get(name, Counter())
+        for number in ("devices", "heard", "rounds", *(("left",) if name == ALL_CLASSES else ())):
+            if getattr(has, number) != gives[number]:
+                which = "all devices" if name == ALL_CLASSES else f"class {printable(name)!r}"
+                text = f"{number} of {which} is {getattr(has, number)!r}, and the rows of devices give {gives[number]}"
+                yield Violation("rows", "", 0, text)
 
 
 def _gone(head: Head) -> Violation:

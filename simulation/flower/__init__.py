@@ -482,6 +482,13 @@ class SimulatedLink(FlowerOperator):
         return view
 
     def _ask(
-        self, method: str, route: Route, answer: Any, message: Message | None = None, timeout: Any = None, **path: str
+        self,
+        method: str,
+        route: Route,
+        answer: Any,
+        message: Message | None = None,
+        timeout: Any = None,
+        query: Mapping[str, int] | None = None,
+        **path: str,
     ) -> Any:
-        return self._requests.ask(method, route, message, **path)
+        return self._requests.ask(method, route, message, **path, **(query or {}))

@@ -31,6 +31,7 @@ from coordinator.store.port import (
     AuditRow,
     AuthorityRow,
     CheckpointRow,
+    ClassRow,
     ContributionRow,
     DeviceRow,
     EventRow,
@@ -49,7 +50,7 @@ from coordinator.store.port import (
     WorkerRow,
 )
 
-_OF_THE_FLEET = (AuditHeadRow, ListRow, PoolChangeRow, WaitingRow)
+_OF_THE_FLEET = (AuditHeadRow, ClassRow, ListRow, PoolChangeRow, WaitingRow)
 """Tables that a simulation writes and that have no rows of its run."""
 _PIECE = 1 << 20
 _AT_ONCE = 16

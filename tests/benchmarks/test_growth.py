@@ -23,6 +23,6 @@ def test_more_than_linear_fails() -> None:
 
 def test_a_fleet_is_measured() -> None:
     found = of_a_fleet(60)
-    assert set(found) == {"check_in", "page", "runs", "standstill"}
+    assert set(found) == {"by_state", "by_text", "check_in", "page", "participation", "runs", "standstill"}
     assert all(cost > 0 for cost in found.values())
     assert all(cost > 0 for cost in growth.draws_s(growth.COHORT * 3))

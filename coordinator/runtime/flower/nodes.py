@@ -18,6 +18,7 @@ from client_sdk.protocol.problems import problem
 from coordinator.runtime.flower.flower_core import FlowerCore
 from coordinator.store.declared import Json
 from coordinator.store.flower_rows import FlowerMessageRow, FlowerRunRow
+from coordinator.store.paging import page_of
 from coordinator.store.port import Conflict, Reader, Transaction
 from coordinator.store.rows import DeviceRow
 
@@ -81,22 +82,33 @@ _AGAIN_S = (0.0, 1.0)
 _REASON = 1500
 
 
+def polls(row: DeviceRow, since: float) -> bool:
+    """Whether a device was there for Flower runs at this time or later."""
+    return row.node is not None and (row.last_seen_at or 0.0) >= since and "apps" in row.facts
+
+
 class Nodes:
     def __init__(self, flower: FlowerCore) -> None:
         self._flower = flower
         self._core = flower.core
 
-    def there(self, run: str) -> FlowerNodes:
-        """The devices that are there now: those that can serve the run, and why the others cannot."""
-        row = self._flower.run(run)
-        wanted, nodes, reasons = app_of(row), [], Counter[str]()
-        for node in self._core.store.flower_nodes(self._flower.now - PRESENT_S):
-            why = ineligible(wanted, said_by(node))
-            if why:
+    def there(self, run: str, after: int = 0, limit: int = 1000) -> FlowerNodes:
+        """Devices that are there now: those that can serve the run, and why the others cannot."""
+        wanted, reasons, since = app_of(self._flower.run(run)), Counter[str](), self._flower.now - PRESENT_S
+
+        def show(row: DeviceRow) -> FlowerNode | None:
+            if not polls(row, since):
+                return None
+            if why := ineligible(wanted, said_by(row)):
                 reasons[why] += 1
-            else:
-                nodes.append(FlowerNode(node=node_id(node.device), device=node.device))
-        return FlowerNodes(nodes=tuple(nodes), ineligible=dict(reasons))
+                return None
+            return FlowerNode(node=node_id(row.device), device=row.device)
+
+        def read(after: str, limit: int) -> list[DeviceRow]:
+            return self._core.store.flower_nodes_after(int(after), limit)
+
+        found = page_of(read, lambda row: row.node, show, str(after), limit)
+        return FlowerNodes(nodes=tuple(found), ineligible=dict(reasons), next=found.next)
 
     def poll(self, device: str, poll: FlowerPoll) -> FlowerTask | FlowerWait | None:
         """The device's message, or why there is none for it; None: it waits for one."""

@@ -5,9 +5,9 @@ Nothing here is on a device's way. What is read of the whole fleet is kept for s
 
 from __future__ import annotations
 
+import math
 import threading
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -23,30 +23,37 @@ from client_sdk.protocol.insight import (
     FleetView,
     HourView,
 )
+from client_sdk.protocol.names import Page, first_of
 from client_sdk.protocol.operators import DeviceState, DeviceView
 from client_sdk.protocol.problems import problem
 from coordinator.engine.rounds import KINDS
 from coordinator.runtime.clock import CostlyValue
 from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet
-from coordinator.runtime.flower.nodes import PRESENT_S, said_by, serves_no_run
+from coordinator.runtime.flower.nodes import PRESENT_S, polls, said_by, serves_no_run
 from coordinator.runtime.identities import Identities
 from coordinator.runtime.shared_identities import Processes
 from coordinator.store.flower_rows import FlowerMessageRow
 from coordinator.store.insight import HOUR_S, HOURS, DeviceHours, Participation
-from coordinator.store.port import ClaimRow, DeviceRow, Reader, WaitingRow
+from coordinator.store.paging import LOOKED_AT
+from coordinator.store.port import ClaimRow, ClassRow, DeviceRow, Reader
 
 NO_CLASS = "no class"
 OTHERS = "other classes"
 _KEPT_S = 10.0
 """Seconds for which the view of the whole fleet is kept."""
-_PAGE = 1000
+READ = 500
+"""Devices that one request reads, about: where few of those that it reads pass its filter, and it wants no more."""
 _CLASSES = 50
 _SHARED = 50
 _ROUNDS = 50
 
 Sees = Callable[[str], bool]
 """Whether a run is in the caller's scope."""
+
+
+def _any(run: str) -> bool:
+    return True
 
 
 def class_of(label: str) -> str:
@@ -66,19 +73,25 @@ class DeviceFilter:
     sees: Sees | None = None
     """Devices that have an assignment of a run for which it is true."""
 
+    def names(self, device: str, label: str) -> bool:
+        """Whether a device of this id and label is named by it."""
+        words = self.q.lower()
+        return (not self.device_class or class_of(label) == self.device_class) and (
+            not words or words in device.lower() or words in label.lower()
+        )
+
     def lets_pass(self, view: DeviceView) -> bool:
         return (
             (self.state is None or view.state == self.state)
-            and (not self.device_class or view.device_class == self.device_class)
+            and self.names(view.device, view.label)
             and (self.seen_since is None or (view.last_seen_at or 0.0) >= self.seen_since)
-            and (not self.q or self.q.lower() in view.device.lower() or self.q.lower() in view.label.lower())
             and (self.sees is None or (view.run is not None and self.sees(view.run)))
         )
 
 
 @dataclass(slots=True)
 class _States:
-    """What decides the states of devices, read once for many of them."""
+    """What decides the states of some devices, read at once for all of them."""
 
     now: float
     waiting: set[str]
@@ -87,14 +100,6 @@ class _States:
     claims: dict[str, ClaimRow] = field(default_factory=dict)
     messages: dict[str, FlowerMessageRow] = field(default_factory=dict)
     """The message of a Flower run that a device works on."""
-
-    @classmethod
-    def read(cls, reader: Reader, now: float, pool: Sequence[WaitingRow], unfit: dict[str, str]) -> _States:
-        waiting = {row.device for row in pool}
-        idle, unserving = _nodes(reader, now)
-        messages = {message.device: message for message in reader.flower_under_way(now)}
-        claims = {claim.device: claim for claim in reader.claims()}
-        return cls(now, waiting | idle, unfit | unserving, claims, messages)
 
     def of(self, row: DeviceRow) -> DeviceState:
         if row.left_at is not None:
@@ -124,6 +129,103 @@ class _States:
         )
 
 
+class _Search:
+    """Looks for the devices that a filter lets pass, in order of id, in one reading of the store.
+
+    The ids of all that may pass come from where the state that is wanted is stored: the claims, the pool, who was seen
+    lately; otherwise from the index of ids with their labels. Their rows are then read and looked at. ``LOOKED_AT``
+    bounds how many ids are read, ``READ`` how many rows, so that no question costs more with a larger fleet. Who sees
+    some runs is told no id of another run's device, so of these all claims are looked at.
+    """
+
+    def __init__(self, core: Core, fleet: Fleet, reader: Reader, wanted: DeviceFilter) -> None:
+        self._reader, self._wanted, self._fleet = reader, wanted, fleet
+        self._now, self._runs = core.clock.now(), core.states()
+        self._running = reader.flower_running()
+        self._messages = {message.device: message for message in reader.flower_under_way(self._now)}
+
+    def page(self, limit: int, after: str) -> Page[DeviceView]:
+        """The next devices, ``limit`` at most."""
+        found: list[DeviceView] = []
+        ids, rows, size = LOOKED_AT if self._wanted.sees is None else math.inf, max(limit, READ), limit + 1
+        while ids > 0:
+            some, end = self._next(after, size)
+            ids, size = ids - size, min(4 * size, LOOKED_AT)
+            for at in range(0, len(some), limit + 1):
+                part = some[at : at + limit + 1]
+                found += filter(self._wanted.lets_pass, self.views(self._reader.devices_named(part)))
+                if len(found) > limit:
+                    return first_of(found, limit, lambda view: view.device)
+                rows -= len(part)
+                if rows <= 0 and part[-1] != some[-1]:
+                    return Page(found, part[-1])
+            if not end:
+                return Page(found)
+            after = end
+            if rows <= 0:
+                break
+        return Page(found, after)
+
+    def views(self, rows: Iterable[DeviceRow]) -> list[DeviceView]:
+        """These devices, in order of id."""
+        rows = sorted(rows, key=lambda row: row.device)
+        names = [row.device for row in rows]
+        pool = self._reader.waiting(self._now, names)
+        unfit, waiting = self._fleet.unfit(self._reader, self._runs, pool, rows), {place.device for place in pool}
+        for row in rows:
+            if polls(row, self._now - PRESENT_S):
+                if why := serves_no_run(self._running, said_by(row)):
+                    unfit[row.device] = why
+                else:
+                    waiting.add(row.device)
+        claims = {claim.device: claim for claim in self._reader.claims_of(names)}
+        return [*map(_States(self._now, waiting, unfit, claims, self._messages).view, rows)]
+
+    def _next(self, after: str, size: int) -> tuple[Sequence[str], str]:
+        """Ids above this one, in order, among which are all that pass, up to the one with which the next ones begin;
+        empty: there are no more. About ``size`` are read."""
+        wanted, sources = self._wanted, list[tuple[Iterable[str], str]]()
+        if wanted.state in ("waiting", "unfit"):
+            sources = [self._places(after, size, fit=wanted.state == "waiting"), *self._lately(after, size)]
+        elif wanted.state == "assigned" or wanted.sees is not None:
+            claims, sees = self._reader.claims_after(after, size), wanted.sees or _any
+            sources = [
+                ([device for device, run in claims if sees(run)], claims[-1][0] if len(claims) == size else ""),
+                ([device for device, message in self._messages.items() if sees(message.run)], ""),
+            ]
+        else:
+            return self._labels(after, size)
+        end = min((end for _, end in sources if end), default="")
+        ids = sorted({one for some, _ in sources for one in some if after < one and (not end or one <= end)})
+        if wanted.q or wanted.device_class:
+            labels = self._reader.labels(ids)
+            ids = [one for one in ids if wanted.names(one, labels.get(one, ""))]
+        return ids, end
+
+    def _labels(self, after: str, size: int) -> tuple[list[str], str]:
+        wanted, rows = self._wanted, self._reader.device_labels(after, size)
+        ids = [
+            str(device)
+            for device, label, left_at in rows
+            if wanted.names(device, label) and (not wanted.state or (wanted.state == "left") == (left_at is not None))
+        ]
+        return ids, str(rows[-1][0]) if len(rows) == size else ""
+
+    def _places(self, after: str, size: int, *, fit: bool) -> tuple[list[str], str]:
+        """Of the pool, those that fit a run, or those that fit none."""
+        rows, least = self._reader.places_after(after, size), self._fleet.fewest_of_any(self._runs)
+        ids = [str(device) for device, examples, offer in rows if (examples >= least(offer)) == fit]
+        return ids, str(rows[-1][0]) if len(rows) == size else ""
+
+    def _lately(self, after: str, size: int) -> list[tuple[list[str], str]]:
+        """Those that may be there without a place in the pool: nodes of Flower runs, and who comes back. Where these
+        are many, they are found among all as soon."""
+        found = [self._reader.flower_node_ids(LOOKED_AT)]
+        if self._wanted.state == "unfit":
+            found.append(self._reader.seen_lately(self._fleet.back_since(), LOOKED_AT))
+        return [self._labels(after, size) if ids is None else (ids, "") for ids in found]
+
+
 class FleetViews:
     """Safe from any thread."""
 
@@ -135,18 +237,13 @@ class FleetViews:
         self._kept: tuple[float, FleetView] | None = None
         self._counts: CostlyValue[FleetCounts] = CostlyValue(core.clock)
 
-    def devices(self, limit: int = 1000, after: str = "", wanted: DeviceFilter | None = None) -> list[DeviceView]:
+    def devices(self, limit: int = 1000, after: str = "", wanted: DeviceFilter | None = None) -> Page[DeviceView]:
         """Devices in order of id, after this one, that the filter lets pass."""
         wanted = wanted or DeviceFilter()
-        found: list[DeviceView] = []
-        size = min(limit, _PAGE) if wanted == DeviceFilter() else _PAGE
         with self._core.store.reading() as reader:
-            while len(found) < limit and (page := reader.devices(size, after)):
-                found += filter(wanted.lets_pass, map(self._states(reader, page).view, page))
-                after = page[-1].device
-            found = found[:limit]
+            found = _Search(self._core, self._pool, reader, wanted).page(limit, after)
             took_part = reader.participation([view.device for view in found], _in_scope(reader, wanted.sees))
-        return [_with(view, took_part.get(view.device)) for view in found]
+        return Page((_with(view, took_part.get(view.device)) for view in found), found.next)
 
     def device(self, device: str, sees: Sees | None = None) -> DeviceDetail:
         """One device with its last rounds. With ``sees`` only rounds of runs for which it is true, and only of a device
@@ -155,7 +252,7 @@ class FleetViews:
             row = reader.device(device)
             if row is None:
                 raise _unknown(device)
-            view = self._states(reader, [row]).view(row)
+            (view,) = _Search(self._core, self._pool, reader, DeviceFilter()).views([row])
             runs = _in_scope(reader, sees)
             rounds = _rounds(reader, device, runs)
             took_part = reader.participation([device], runs).get(device)
@@ -173,12 +270,6 @@ class FleetViews:
             rounds=rounds,
             availability=_by_hour(row, hours, int(self._core.clock.now() // HOUR_S)),
         )
-
-    def _states(self, reader: Reader, among: Sequence[DeviceRow] | None = None) -> _States:
-        """Of all devices, or of these."""
-        now = self._core.clock.now()
-        pool = reader.waiting(now, None if among is None else [row.device for row in among])
-        return _States.read(reader, now, pool, self._pool.unfit(reader, self._core.states(), pool, among))
 
     def _certificate(self, row: DeviceRow) -> CertificateView | None:
         if not row.certificate:
@@ -205,7 +296,7 @@ class FleetViews:
             held = self._pool.unfit_in_pool(self._core.states(), pool)
             waiting = sum(pool.by_offer.values()) - held + len(idle - busy)
             unfit = held + len(self._pool.unfit(reader, self._core.states(), ())) + len(unserving.keys() - busy)
-            assigned = len(reader.claims()) + len(busy)
+            assigned = reader.claims_count() + len(busy)
             registered = reader.registered_devices()
         away = max(0, registered - waiting - assigned - unfit)
         return FleetCounts(waiting=waiting, unfit=unfit, assigned=assigned, away=away)
@@ -230,29 +321,16 @@ class FleetViews:
                 tx.drop_hours(hour - 2 * HOURS)
 
     def _fleet(self, now: float) -> FleetView:
+        counts = self.counts()
         with self._core.store.reading() as reader:
-            states = self._states(reader)
-            took_part = reader.participation()
-            by_state: Counter[DeviceState] = Counter({"waiting": 0, "unfit": 0, "assigned": 0, "away": 0, "left": 0})
-            classes: dict[str, list[int]] = {}
-            after = ""
-            while page := reader.devices(_PAGE, after):
-                for row in page:
-                    state = states.of(row)
-                    by_state[state] += 1
-                    if state != "left":
-                        joined = took_part.get(row.device, Participation(0, 0)).rounds
-                        numbers = classes.setdefault(class_of(row.label), [0, 0, 0])
-                        for place, more in enumerate((1, joined, not joined)):
-                            numbers[place] += more
-                after = page[-1].device
+            everybody, classes = reader.all_classes(), reader.device_classes(_CLASSES)
             hour = int(now // HOUR_S)
             shared = self._pool.shared_identities(reader)
             seen = reader.seen_by_hour(hour - HOURS + 1)
             seen[hour] = max(seen.get(hour, 0), reader.seen_since(hour * HOUR_S))
         return FleetView(
-            by_state=dict(by_state),
-            by_class=_classes(classes),
+            by_state={**counts.model_dump(), "left": everybody.left},
+            by_class=_classes(classes, everybody),
             shared_identities=shared[:_SHARED],
             availability=[
                 HourView(from_at=one * HOUR_S, devices=seen.get(one, 0)) for one in range(hour - HOURS + 1, hour + 1)
@@ -279,14 +357,18 @@ def _by_hour(row: DeviceRow, noted: DeviceHours, now: int) -> list[DeviceHourVie
     return [DeviceHourView(from_at=hour * HOUR_S, seen=hour in noted or hour == last) for hour in hours]
 
 
-def _classes(found: dict[str, list[int]]) -> list[ClassView]:
-    ordered = sorted(found.items(), key=lambda item: (-item[1][0], item[0]))
-    others = [sum(numbers) for numbers in zip(*(numbers for _, numbers in ordered[_CLASSES:]), strict=True)]
-    shown = [*ordered[:_CLASSES], *([(OTHERS, others)] if others else [])]
-    return [
-        ClassView(device_class=name, devices=numbers[0], rounds_joined=numbers[1], never_heard=numbers[2])
-        for name, numbers in shown
+def _classes(found: Sequence[ClassRow], everybody: ClassRow) -> list[ClassView]:
+    views = [_class_view(row.device_class or NO_CLASS, row.devices, row.rounds, row.heard) for row in found]
+    views.sort(key=lambda view: (-view.devices, view.device_class))
+    others = [
+        getattr(everybody, number) - sum(getattr(row, number) for row in found)
+        for number in ("devices", "rounds", "heard")
     ]
+    return [*views, *([_class_view(OTHERS, *others)] if others[0] else [])]
+
+
+def _class_view(name: str, devices: int, rounds: int, heard: int) -> ClassView:
+    return ClassView(device_class=name, devices=devices, rounds_joined=rounds, never_heard=devices - heard)
 
 
 def _in_scope(reader: Reader, sees: Sees | None) -> list[str] | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, cast
 
 from client_sdk.privacy.accounting import epsilon_of, rho_for
-from client_sdk.protocol.names import copied
+from client_sdk.protocol.names import Page, copied
 from client_sdk.protocol.privacy import (
     Allowance,
     AllowSpending,
@@ -18,11 +19,13 @@ from client_sdk.protocol.privacy import (
     RunPrivacy,
     SpentRound,
 )
-from client_sdk.protocol.problems import problem
+from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.engine.plan import Plan
 from coordinator.engine.privacy import Privacy, own_ledger
+from coordinator.runtime.clock import CostlyValue
 from coordinator.runtime.core import Core
 from coordinator.runtime.privacy_ledgers import ROUNDING
+from coordinator.store.paging import page_of
 from coordinator.store.port import Conflict, LedgerRow, Reader, RunRow, SpendingRow
 from coordinator.store.rows import AllowanceRow
 
@@ -37,6 +40,8 @@ class PrivacyLedgers:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._views: dict[str, CostlyValue[LedgerView]] = {}
+        """By ledger: what all of its devices have lost is added up anew."""
 
     def create(self, request: CreateLedger, by: str) -> LedgerView:
         row = LedgerRow(
@@ -65,35 +70,55 @@ class PrivacyLedgers:
                 tx.insert_privacy_allowance(row)
         except Conflict:
             raise problem("conflict", f"devices of {other} may lose more by {ledger} already") from None
+        self._views.pop(ledger, None)
         return self.show(ledger)
 
-    def listed(self) -> list[LedgerView]:
+    def listed(self, after: str = "", limit: int = 1000) -> Page[LedgerView]:
         """Those with a name, then those of runs that have one of their own, oldest first."""
-        store = self._core.store
-        own = [own_ledger(row.run) for row in store.runs() if row.plan.get("privacy") and not _named(row)]
-        return [self.show(ledger) for ledger in [*(row.ledger for row in store.privacy_ledgers()), *own]]
+        store, of_runs = self._core.store, own_ledger("")
+
+        def read(after: str, limit: int) -> list[str]:
+            named = [] if after.startswith(of_runs) else [row.ledger for row in store.privacy_ledgers(after, limit)]
+            after = after.removeprefix(of_runs) if after.startswith(of_runs) else ""
+            return [*named, *map(own_ledger, store.runs_after(after, limit - len(named)))]
+
+        def show(ledger: str) -> LedgerView | None:
+            try:
+                return self.show(ledger)
+            except ProblemError:  # the run has none of its own
+                return None
+
+        return page_of(read, str, show, after, limit)
 
     def show(self, ledger: str) -> LedgerView:
+        kept = self._views.setdefault(ledger, CostlyValue(self._core.clock))
+        try:
+            return kept.get(partial(self._view, ledger))[0]
+        except ProblemError:
+            self._views.pop(ledger, None)
+            raise
+
+    def _view(self, ledger: str) -> LedgerView:
         with self._core.store.reading() as reader:
             return view_of(reader, ledger)
 
     def of_run(self, run: str) -> RunPrivacy:
         """What the run's rounds have cost, and its ledger."""
         plan = self._core.state(run).plan
+        view = None if plan.privacy is None else self.show(plan.privacy.ledger_of(run))
         with self._core.store.reading() as reader:
-            found = figures(reader, run, plan)
+            found = None if view is None else figures(reader, run, plan, view)
         if found is None:
             raise problem("conflict", f"the plan of run {run} has no [privacy], so nothing is counted")
         return found
 
 
-def figures(reader: Reader, run: str, plan: Plan) -> RunPrivacy | None:
-    """What the run's rounds have cost its devices, its ledger over all runs, and the owners' words that stand in it.
-    None: the plan is not private."""
+def figures(reader: Reader, run: str, plan: Plan, view: LedgerView) -> RunPrivacy | None:
+    """What the run's rounds have cost its devices, and its ledger. None: the plan is not private."""
     privacy = plan.privacy
     if privacy is None:
         return None
-    view, debits = view_of(reader, privacy.ledger_of(run)), reader.privacy_debits(run)
+    debits = reader.privacy_debits(run)
     last, most = (debits[-1].round, debits[-1].most) if debits else (0, 0.0)
     step = most / last if last else 0.0
     left = view.budget * ROUNDING - view.rho - privacy.cost(plan)

@@ -10,17 +10,20 @@ import math
 import statistics
 import threading
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from client_sdk.protocol.insight import ClassParticipation, DeviceParticipation, RunParticipation
+from client_sdk.protocol.names import Page, first_of
 from coordinator.engine.rounds import KINDS
+from coordinator.runtime.clock import CostlyValue
 from coordinator.runtime.core import Core
-from coordinator.runtime.insight.fleet_views import class_of
+from coordinator.runtime.insight.fleet_views import NO_CLASS, class_of
 from coordinator.runtime.insight.lanes import before_round
 from coordinator.runtime.views import first_refusals
-from coordinator.store.port import EventRow, Reader
+from coordinator.store.paging import LOOKED_AT
+from coordinator.store.port import ClassRow, EventRow, Reader
 
 ROUNDS = 200
 """Rounds that a coordinator shows."""
@@ -28,6 +31,8 @@ _PAGE = 5000
 _FLEET_PAGE = 1000
 _KEPT = 8
 """Runs of which what was read is kept."""
+_NEVER = "-"
+"""Before the id of a device that was never selected, where a page ends with it."""
 _TIMES = 21
 """Rounds of a device of which its speed is the median."""
 
@@ -90,9 +95,9 @@ class ParticipationLog:
                         times[device].append(found.times[device])
                     counts[device].update(("selected", end, *(["counted"] if device in counted else [])))
             after = page[-1].round
-        classes = dict(known)
         missing = sorted(counts.keys() - known.keys())
-        classes |= {device: class_of(reader.labels([device]).get(device, "")) for device in missing}
+        labels = reader.labels(missing)
+        classes = {**known, **{device: class_of(labels.get(device, "")) for device in missing}}
         return [
             DeviceParticipation(
                 device=device,
@@ -144,36 +149,120 @@ class ParticipationLog:
                 found.times[device] = row.at - found.drawn[device]
 
 
+@dataclass(frozen=True, slots=True)
+class _Selected:
+    """The devices that were selected, the least counted first, and what they say together."""
+
+    devices: Sequence[DeviceParticipation]
+    places: Mapping[str, int]
+    uncounted: int
+    """How many of them never counted: the first ones."""
+    left: int
+    """How many of them are not registered any more."""
+    by_class: Sequence[ClassParticipation]
+    """Of every class."""
+    lateness: str
+    from_round: int
+
+
 class ParticipationViews:
-    """What a coordinator shows of the last ``ROUNDS`` rounds. Safe from any thread."""
+    """What a coordinator shows of the last ``ROUNDS`` rounds. Safe from any thread.
+
+    Who was selected is read from the log; who never was, a page at a time; and how many these are from the numbers of
+    classes, so that the fleet is not read."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._lock = threading.Lock()
-        self._runs: OrderedDict[str, ParticipationLog] = OrderedDict()
+        self._runs: OrderedDict[str, tuple[ParticipationLog, CostlyValue[_Selected]]] = OrderedDict()
 
-    def of_run(self, run: str, skip: int, limit: int, *, fleet: bool) -> RunParticipation:
-        """``fleet``: with registered devices that were never selected. ProblemError where there is no such run."""
+    def of_run(self, run: str, after: str, limit: int, *, fleet: bool) -> RunParticipation:
+        """``after``: where an earlier page ended. ``fleet``: with registered devices that were never selected.
+        ProblemError where there is no such run."""
         newest = self._core.log(run).state.round_number
         with self._core.store.reading() as reader:
             with self._lock:
                 first = max(1, newest - ROUNDS + 1)
                 kept = self._runs.get(run)
-                if kept is None or kept.from_round < first - ROUNDS // 2:
-                    kept = self._runs[run] = ParticipationLog(run, first)
+                if kept is None or kept[0].from_round < first - ROUNDS // 2:
+                    kept = self._runs[run] = ParticipationLog(run, first), CostlyValue(self._core.clock)
                 self._runs.move_to_end(run)
                 while len(self._runs) > _KEPT:
                     self._runs.popitem(last=False)
-                devices = kept.read(reader, registered(reader) if fleet else {})
-        shown = sorted(devices, key=lambda one: (one.counted, -one.selected, one.device))
+                log, value = kept
+                found = value.get(lambda: _selected(reader, log))[0]
+            everybody = reader.all_classes().devices + found.left if fleet else len(found.devices)
+            classes = _with_fleet(found, reader.device_classes(_CLASSES)) if fleet else found.by_class
+            page = _page(reader, found, after, limit, fleet=fleet)
         return RunParticipation(
-            from_round=kept.from_round,
-            devices=len(devices),
-            never_counted=sum(not one.counted for one in devices),
-            by_class=by_class(devices),
-            lateness=lateness(devices),
-            page=shown[skip : skip + limit],
+            from_round=found.from_round,
+            devices=everybody,
+            never_counted=everybody - len(found.devices) + found.uncounted,
+            by_class=list(classes[:_CLASSES]),
+            lateness=found.lateness,
+            page=page,
+            next=page.next,
         )
+
+
+def _selected(reader: Reader, log: ParticipationLog) -> _Selected:
+    devices = sorted(log.read(reader, {}), key=lambda one: (one.counted, -one.selected, one.device))
+    return _Selected(
+        devices=devices,
+        places={one.device: place for place, one in enumerate(devices)},
+        uncounted=sum(not one.counted for one in devices),
+        left=len(devices) - reader.registered_among([one.device for one in devices]),
+        by_class=by_class(devices),
+        lateness=lateness(devices),
+        from_round=log.from_round,
+    )
+
+
+def _page(reader: Reader, found: _Selected, after: str, limit: int, *, fleet: bool) -> Page[DeviceParticipation]:
+    """First those that were selected and never counted; with the fleet, those that never were, by id; then the others.
+    ``after``: the id of the last one, with a dash before it where it never was selected."""
+    place, never = found.places.get(after, -1) + 1, after.startswith(_NEVER)
+    shown = [] if never else list(found.devices[place : found.uncounted][: limit + 1])
+    if fleet and (never or place <= found.uncounted) and len(shown) <= limit:
+        more, end = _never_selected(reader, found.places, after.removeprefix(_NEVER) if never else "", limit)
+        shown += more
+        if end and len(shown) <= limit:
+            return Page(shown, _NEVER + end)
+    shown += found.devices[max(place, found.uncounted) :][: max(0, limit + 1 - len(shown))]
+    return first_of(shown, limit, lambda one: one.device if one.device in found.places else _NEVER + one.device)
+
+
+def _never_selected(
+    reader: Reader, selected: Container[str], after: str, limit: int
+) -> tuple[list[DeviceParticipation], str]:
+    """Registered devices above this id that were not selected, more than ``limit`` where there are; and up to which id
+    was looked, where it was not to the end."""
+    found, looked, size = list[DeviceParticipation](), 0, limit + 1
+    while rows := reader.device_labels(after, size):
+        after, looked = str(rows[-1][0]), looked + len(rows)
+        found += [
+            DeviceParticipation(device=device, device_class=class_of(label))
+            for device, label, left_at in rows
+            if left_at is None and device not in selected
+        ]
+        if len(rows) < size:
+            break
+        if len(found) > limit or looked >= LOOKED_AT:
+            return found, after
+    return found, ""
+
+
+def _with_fleet(found: _Selected, largest: Sequence[ClassRow]) -> list[ClassParticipation]:
+    """The classes with all of their devices, also those that were never selected."""
+    sizes = Counter({row.device_class or NO_CLASS: row.devices for row in largest})
+    sizes[NO_CLASS] += found.left
+    selected = {one.device_class: one for one in found.by_class}
+    none = ClassParticipation(device_class="", devices=0, never_counted=0, selected=0, counted=0, missed=0)
+    classes = [(name, size, selected.get(name, none)) for name, size in sizes.items() if size]
+    return [
+        one.changed(device_class=name, devices=size, never_counted=size - one.devices + one.never_counted)
+        for name, size, one in sorted(classes, key=lambda of: (-of[1], of[0]))
+    ]
 
 
 def registered(reader: Reader) -> dict[str, str]:
@@ -275,5 +364,5 @@ def by_class(devices: Sequence[DeviceParticipation]) -> list[ClassParticipation]
             counted=sum(one.counted for one in members),
             missed=sum(one.missed for one in members),
         )
-        for name, members in list(_grouped(devices).items())[:_CLASSES]
+        for name, members in _grouped(devices).items()
     ]

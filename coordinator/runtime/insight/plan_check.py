@@ -229,7 +229,7 @@ def time_text(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
-_PAGE = 1000
+_LOOKED_AT = 1000
 
 
 class PlanCheck:
@@ -277,14 +277,13 @@ class PlanCheck:
 
     def _capped(self, plan: Plan) -> list[str]:
         """What people may know of the sizes of registered devices (``rounded_size``): the power of two below each.
-        Those that told none may claim as many as any."""
-        sizes, after, most = list[int](), "", self._core.settings.examples_cap
-        with self._core.store.reading() as reader:
-            while page := reader.devices(_PAGE, after):
-                caps = [row.examples_cap for row in page if row.left_at is None and row.examples_cap < most]
-                sizes += [max(1, rounded_size(cap) // 2) for cap in caps]
-                after = page[-1].device
-        said = said_of_plan(plan, sizes, whose="registered devices that told their size, rounded down,")
+        Those that told none may claim as many as any. Of a large fleet the first devices are looked at: chance has
+        drawn their ids."""
+        rows, most = self._core.store.devices(_LOOKED_AT + 1), self._core.settings.examples_cap
+        caps = [row.examples_cap for row in rows[:_LOOKED_AT] if row.left_at is None and row.examples_cap < most]
+        sizes = [max(1, rounded_size(cap) // 2) for cap in caps]
+        among = f" among the first {_LOOKED_AT:,} by id," if len(rows) > _LOOKED_AT else ""
+        said = said_of_plan(plan, sizes, whose=f"registered devices that told their size, rounded down,{among}")
         return [f"{said}."] if said else []
 
 

@@ -1,6 +1,6 @@
 // What the API says of one run beside its view: its rounds and its metrics, asked again when the run has moved.
 import { useEffect, useRef, useState } from "react";
-import { get } from "./api/client";
+import { type Page, page } from "./api/client";
 import type { CheckpointView, MetricView, RoundView, RunView } from "./api/types";
 import { type Resource, useResource } from "./live/context";
 
@@ -19,25 +19,26 @@ export function useRounds(run: RunView): Resource<RoundView[]> {
 /** The same of a run by its name, once. `before`: what was there already. */
 export async function roundsOf(run: string, before: readonly RoundView[] | null, signal: AbortSignal): Promise<RoundView[]> {
   const closed = (before ?? []).filter((round) => round.status !== "open");
-  return everyPage(closed, (last) => get("/v1/runs/{run}/rounds", { run, after: last?.round ?? 0, limit: PAGE }, signal));
+  return everyPage(closed, closed.at(-1)?.round ?? 0, (after) => page("/v1/runs/{run}/rounds", { run, after, limit: PAGE }, signal));
 }
 
 /** The line of checkpoints. `before`: what was there already: no checkpoint changes. */
 export function lineOf(run: string, before: readonly CheckpointView[] | null, signal: AbortSignal): Promise<CheckpointView[]> {
-  return everyPage([...(before ?? [])], (last) => get("/v1/runs/{run}/checkpoints", { run, after: last?.version ?? -1, limit: PAGE }, signal));
+  return everyPage([...(before ?? [])], before?.at(-1)?.version ?? -1, (after) => page("/v1/runs/{run}/checkpoints", { run, after, limit: PAGE }, signal));
 }
 
 /** All metrics, in order of version. */
 export function metricsOf(run: string, signal: AbortSignal): Promise<MetricView[]> {
-  return everyPage<MetricView>([], (last) => get("/v1/runs/{run}/metrics", { run, after: last?.version ?? -1, limit: PAGE }, signal));
+  return everyPage<MetricView>([], -1, (after) => page("/v1/runs/{run}/metrics", { run, after, limit: PAGE }, signal));
 }
 
-/** A list that is read in pages, after what was found already, each after the last one read. */
-async function everyPage<T>(found: T[], page: (last: T | undefined) => Promise<T[]>): Promise<T[]> {
+/** A list that is read in pages, after what was found already, each after what the one before says. */
+async function everyPage<T>(found: T[], after: string | number, pageAfter: (after: string | number) => Promise<Page<T>>): Promise<T[]> {
   for (;;) {
-    const next = await page(found.at(-1));
-    found.push(...next);
-    if (next.length < PAGE) return found;
+    const { rows, next } = await pageAfter(after);
+    found.push(...rows);
+    if (!next) return found;
+    after = next;
   }
 }
 

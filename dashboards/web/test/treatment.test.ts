@@ -32,7 +32,7 @@ describe("what was done to updates", () => {
 
 describe("participation", () => {
   it("says how many never counted, and how many are shown", () => {
-    expect(noteOf({ from_round: 1, devices: 400, never_counted: 61, by_class: [], lateness: "", page: [] })).toBe("61 of 400 devices never counted; the first 0 are shown");
-    expect(noteOf({ from_round: 801, devices: 0, never_counted: 0, by_class: [], lateness: "", page: [] })).toBe("0 of 0 devices never counted since round 801");
+    expect(noteOf({ from_round: 1, devices: 400, never_counted: 61, by_class: [], lateness: "", page: [], next: "" })).toBe("61 of 400 devices never counted; the first 0 are shown");
+    expect(noteOf({ from_round: 801, devices: 0, never_counted: 0, by_class: [], lateness: "", page: [], next: "" })).toBe("0 of 0 devices never counted since round 801");
   });
 });

@@ -174,7 +174,7 @@ def test_lanes_and_participation_follow_a_device_through_its_rounds() -> None:
         ids[2]: "reported",
     }
     assert "it reports to a later one" in first[ids[1]].reason
-    shown = insight.participation.of_run("marks", 0, 9, fleet=False)
+    shown = insight.participation.of_run("marks", "", 9, fleet=False)
     assert {one.device: one.selected for one in shown.page} == {ids[0]: 1, ids[2]: 1}, "who trains has no end yet"
     world.clock.at += 5
     play.report(1, 1)
@@ -182,7 +182,7 @@ def test_lanes_and_participation_follow_a_device_through_its_rounds() -> None:
     assert (lane.device, lane.end, lane.reported_at) == (ids[1], "reported", world.clock.at)
     play.comes(2)
     play.report(2, 2)
-    shown = insight.participation.of_run("marks", 0, 9, fleet=False)
+    shown = insight.participation.of_run("marks", "", 9, fleet=False)
     told = {one.device: (one.selected, one.reported, one.counted, one.speed_s) for one in shown.page}
     assert told == {ids[0]: (1, 1, 1, 5.0), ids[1]: (1, 1, 1, 10.0), ids[2]: (2, 2, 2, 2.5)}
     view = world.coordinator.operators.round("marks", 2)

@@ -68,18 +68,18 @@ def test_all_checkpoints_and_metrics_are_read_page_by_page(
     metrics = operator.metrics(run)
     assert len(metrics) == 8
     asked: list[object] = []
-    ask = operator._transport.ask
+    ask = operator._transport.page
 
-    def counted(method: str, path: str, kind: Any, *rest: Any, **more: Any) -> Any:
-        asked.append(more["params"]["after"])
-        return ask(method, path, kind, *rest, **more)
+    def counted(path: str, kind: Any, after: object, limit: int) -> Any:
+        asked.append(after)
+        return ask(path, kind, after, limit)
 
-    monkeypatch.setattr(operator._transport, "ask", counted)
+    monkeypatch.setattr(operator._transport, "page", counted)
     monkeypatch.setattr(paging, "PAGE", 3)
     assert paging.every_checkpoint(operator, run) == line
     assert paging.every_checkpoint(operator, run, after=1) == line[2:]
     assert paging.every_metric(operator, run) == metrics
-    assert asked == [-1, 2, 1, -1, 1, 3], "a full page is followed by another one"
+    assert asked == [-1, 2, 1, -1, 1, 3], "a page says where the next one begins"
 
 
 def test_the_fleet_and_the_process_are_told(server: Server, operator: OperatorClient) -> None:

@@ -189,7 +189,7 @@ class FleetContract:
         assert gone.facts == {}
 
     def test_idle_are_those_that_checked_in_and_have_no_place_and_no_claim(self, store: Store) -> None:
-        turns = {"processes": {"newest": "a", "turns": 1}}
+        turns = {"processes": {"newest": "a", "turns": 1, "turned_at": 49.5}}
         with store.transaction() as tx:
             rows.world(tx, devices=7)
             tx.put_waiting([rows.waiting("d1", expires=200.0), rows.waiting("d2", expires=100.0)])
@@ -200,8 +200,10 @@ class FleetContract:
             assert [row.device for row in tx.idle(49.0, 100.0)] == ["d2", "d4", "d5"]
         assert [row.device for row in store.idle(50.0, 100.0)] == ["d2"]
         assert [row.device for row in store.idle(49.5, 99.0)] == ["d4", "d5"]
-        assert [row.device for row in store.taking_turns(49.0)] == ["d2", "d4"]
-        assert [row.device for row in store.taking_turns(50.0)] == ["d2"]
+        assert [row.device for row in store.taking_turns(49.5)] == ["d2", "d4"]
+        assert [row.device for row in store.taking_turns(50.0)] == []
+        assert store.seen_lately(49.6, 4) == ["d1", "d2", "d3", "d6"]
+        assert store.seen_lately(49.6, 3) is None
 
     def test_devices_are_paged_by_id(self, store: Store) -> None:
         names = ["B", "a", "b", "é", "Z", "_", "10", "9"]

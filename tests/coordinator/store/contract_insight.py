@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from coordinator.store.insight import HOUR_S, DeviceHours, Participation
-from coordinator.store.port import Store
+from coordinator.store.port import ContributionRow, DeviceRow, Store
 from coordinator.store.rows import ReplicaRow
 from tests.coordinator.store import rows
 
@@ -31,13 +33,60 @@ class InsightContract:
             kinds = (("d1", "late"), ("d3", "invalid-update"), ("d3", "late"), ("d4", "abandoned"))
             tx.insert_refusals([rows.refusal(device, kind=kind) for device, kind in kinds])
         found = {"d1": Participation(2, 1), "d2": Participation(1, 0), "d3": Participation(0, 2)}
-        assert store.participation() == found
+        assert store.participation([f"d{number}" for number in range(9)]) == found
         assert store.participation(["d3", "d4", "d9"]) == {"d3": Participation(0, 2)}
         assert store.participation([]) == {}
         assert store.participation(["d1", "d2", "d3"], ["r2"]) == {"d1": Participation(1, 0)}
         assert store.participation(["d1", "d3"], ["r1", "r9"]) == {"d1": Participation(1, 1), "d3": Participation(0, 2)}
         assert store.participation(["d1"], []) == {}
         assert store.participation(["d1"], MANY_RUNS) == {"d1": Participation(2, 1)}
+
+    def test_classes_are_counted_by_the_transactions_that_change_them(self, store: Store) -> None:
+        def counted() -> dict[str, tuple[int, int, int, int]]:
+            found = [store.all_classes(), *store.device_classes(9)]
+            return {row.device_class: (row.devices, row.heard, row.rounds, row.left) for row in found}
+
+        assert counted() == {"/": (0, 0, 0, 0)}
+        with store.transaction() as tx:
+            tx.insert_run(rows.run("r1"))
+            tx.insert_device(*(rows.device(name, label=f"phone/{name}") for name in ("d1", "d2", "d3")))
+            tx.insert_device(rows.device("d4", label="tablet/1"), rows.device("d5", label="a name"))
+            tx.insert_device(rows.device("d6", label="", left_at=9.0))
+        assert counted() == {"/": (5, 0, 0, 1), "phone": (3, 0, 0, 0), "tablet": (1, 0, 0, 0), "": (1, 0, 0, 1)}
+        for number in (1, 2):
+            with store.transaction() as tx:
+                tx.insert_contributions(
+                    [rows.contribution(device, round=number) for device in ("d1", "d2", "d6", "d9")]
+                )
+        assert counted() == {"/": (5, 2, 4, 1), "phone": (3, 2, 4, 0), "tablet": (1, 0, 0, 0), "": (1, 0, 0, 1)}
+        with suppress(ZeroDivisionError), store.transaction() as tx:
+            tx.insert_device(rows.device("d7"))
+            raise ZeroDivisionError
+        with store.transaction() as tx:
+            tx.forget_device("d1", 7.0)
+            tx.forget_device("d1", 8.0)
+            tx.forget_device("d4", 8.0)
+        assert counted() == {"/": (3, 1, 2, 3), "phone": (2, 1, 2, 1), "": (1, 0, 0, 1)}
+        assert store.registered_devices() == 3
+        assert [row.device_class for row in store.device_classes(1)] == ["phone"]
+
+    def test_what_another_store_has_committed_is_counted(self, store: Store) -> None:
+        with store.transaction() as tx:
+            tx.insert_run(rows.run("r1"))
+            tx.insert_device(rows.device("d1", label="phone/1"))
+            tx.insert_contributions([rows.contribution("d1", round=1)])
+        devices = [rows.device(name, label="phone/1", key_id=name, certificate="") for name in ("d1", "d2")]
+        made = [rows.contribution(name, round=number) for name, number in (("d1", 2), ("d2", 1), ("d2", 2))]
+        with store.transaction("r1") as tx:
+            tx.put_rows(
+                "r1",
+                {
+                    DeviceRow: {(row.device,): row for row in devices},
+                    ContributionRow: {(row.run, row.round, row.device): row for row in made},
+                },
+            )
+        (phones,) = store.device_classes(9)
+        assert (phones.devices, phones.heard, phones.rounds) == (2, 2, 4)
 
     def test_the_rounds_of_a_device_come_newest_first(self, store: Store) -> None:
         with store.transaction() as tx:

@@ -148,7 +148,7 @@ def test_any_error_in_a_statement_takes_back_its_transaction(store: SqlStore) ->
     with pytest.raises(StoreError, match="was ignored"), store.transaction("r1") as tx:  # noqa: PT012
         tx.insert_contributions([rows.contribution("d3")])
         with pytest.raises(TypeError):
-            tx.insert_contributions(None)  # type: ignore[arg-type]
+            tx.insert_marks(None)  # type: ignore[arg-type]
     assert [row.device for row in store.contributions("r1", 1)] == ["d1", "d2"]
 
 

@@ -149,6 +149,17 @@ def test_what_was_changed_of_a_datacenter_round_is_named(
     assert expected in found(datacenter)
 
 
+def test_numbers_of_classes_that_are_not_those_of_their_devices_are_named(folder: Path) -> None:
+    changed(folder, "UPDATE device_classes SET heard = heard + 1, rounds = 0 WHERE device_class = ''")
+    store = open_store(f"sqlite:///{folder / 'quorate.sqlite3'}")
+    texts = [wrong.what for wrong in verify(store, BlobFolder(folder / "blobs"))]
+    store.close()
+    assert texts == [
+        "heard of class '' is 5, and the rows of devices give 4",
+        "rounds of class '' is 0, and the rows of devices give 6",
+    ]
+
+
 def test_a_checkpoint_that_lost_a_byte_is_named(folder: Path) -> None:
     store = open_store(f"sqlite:///{folder / 'quorate.sqlite3'}")
     digest = store.checkpoints("marks")[-1].digest

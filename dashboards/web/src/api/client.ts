@@ -54,6 +54,17 @@ export function get<P extends Paths<"get">>(path: P, values?: Values, signal?: A
   return ask("GET", path, values, undefined, signal) as Promise<Answer<P, "get">>;
 }
 
+/** A page of a list, and after what the rest of it comes; empty: there is no more. */
+export interface Page<T> {
+  rows: T[];
+  next: string;
+}
+
+export async function page<P extends Paths<"get">>(path: P, values?: Values, signal?: AbortSignal): Promise<Page<Answer<P, "get"> extends (infer T)[] ? T : never>> {
+  const response = await answered("GET", path, values, undefined, signal);
+  return { rows: await response.json(), next: response.headers.get("Quorate-Next") ?? "" };
+}
+
 export function post<P extends Paths<"post">>(path: P, body?: Body<P, "post">, values?: Values, signal?: AbortSignal): Promise<Answer<P, "post">> {
   return ask("POST", path, values, body, signal) as Promise<Answer<P, "post">>;
 }
@@ -68,6 +79,11 @@ export function remove<P extends Paths<"delete">>(path: P, values?: Values): Pro
 }
 
 async function ask(method: string, path: string, values?: Values, body?: unknown, signal?: AbortSignal): Promise<unknown> {
+  const response = await answered(method, path, values, body, signal);
+  return response.status === 204 ? undefined : response.json();
+}
+
+async function answered(method: string, path: string, values?: Values, body?: unknown, signal?: AbortSignal): Promise<Response> {
   const headers: Record<string, string> = { Accept: "application/json" };
   if (method !== "GET") headers["Quorate-Request"] = "1";
   const bytes = body instanceof ArrayBuffer ? body : null;
@@ -88,7 +104,7 @@ async function ask(method: string, path: string, values?: Values, body?: unknown
     throw new Refusal(0, "unreachable", "The coordinator does not answer. Is it running, and is the network there?");
   }
   if (!response.ok) throw await refusalOf(response);
-  return response.status === 204 ? undefined : response.json();
+  return response;
 }
 
 async function refusalOf(response: Response): Promise<Refusal> {

@@ -1,6 +1,6 @@
 // The table of devices, a page at a time: the server filters, so that ten thousand are as quick as ten.
 import { useDeferredValue, useState } from "react";
-import { get } from "../api/client";
+import { type Page, page, type Values } from "../api/client";
 import type { DeviceView } from "../api/types";
 import { Badge, Panel, Problem } from "../components/parts";
 import { Table } from "../components/Table";
@@ -11,21 +11,37 @@ import { devicePath, runPath } from "../route";
 import { useNow } from "../useNow";
 
 const PAGE = 50;
+/** Requests for one page: each looks at some thousands of devices, and may find none that is as asked for. */
+const LOOKS = 10;
 const EVERY_S = 10;
 const STATES = Object.keys(STATE_TONES) as DeviceView["state"][];
+
+/** The next devices that are as asked for; fewer than a page, where few of those that were looked at are. */
+async function devicesAfter(asked: Values, signal: AbortSignal): Promise<Page<DeviceView>> {
+  const found: Page<DeviceView> = { rows: [], next: "" };
+  let after = asked.after;
+  for (let looks = 0; looks < LOOKS; looks++) {
+    const { rows, next } = await page("/v1/devices", { ...asked, after, limit: PAGE - found.rows.length }, signal);
+    found.rows.push(...rows);
+    found.next = after = next;
+    if (!next || found.rows.length >= PAGE) break;
+  }
+  return found;
+}
 
 export function Devices({ classes }: { classes: readonly string[] }) {
   const now = useNow();
   const [state, setState] = useState("");
   const [ofClass, setOfClass] = useState("");
   const [typed, setTyped] = useState("");
-  /** The last device of each page before this one. */
+  /** Where each page before this one ended. */
   const [ends, setEnds] = useState<string[]>([]);
   const words = useDeferredValue(typed.trim());
   const after = ends.at(-1) ?? "";
-  const asked = { after, limit: PAGE + 1, state: state || undefined, device_class: ofClass || undefined, q: words || undefined };
-  const found = useResource<DeviceView[]>(`${JSON.stringify(asked)} ${Math.floor(now / EVERY_S)}`, (signal) => get("/v1/devices", asked, signal));
-  const rows = (found.data ?? []).slice(0, PAGE);
+  const asked = { after, state: state || undefined, device_class: ofClass || undefined, q: words || undefined };
+  const found = useResource<Page<DeviceView>>(`${JSON.stringify(asked)} ${Math.floor(now / EVERY_S)}`, (signal) => devicesAfter(asked, signal));
+  const rows = found.data?.rows ?? [];
+  const next = found.data?.next ?? "";
   const filter = (set: (value: string) => void) => (event: { target: { value: string } }) => {
     setEnds([]);
     set(event.target.value);
@@ -51,7 +67,7 @@ export function Devices({ classes }: { classes: readonly string[] }) {
       </div>
       <Problem text={found.error} />
       {found.data && !rows.length ? (
-        <p className="note">No device is as asked for.</p>
+        <p className="note">{next ? `No device up to ${next} is as asked for.` : "No device is as asked for."}</p>
       ) : (
         <Table
           caption="Table of devices"
@@ -77,11 +93,12 @@ export function Devices({ classes }: { classes: readonly string[] }) {
           ]}
         />
       )}
+      {next && rows.length > 0 && rows.length < PAGE && <p className="note">Looked at the devices up to {next}.</p>}
       <p className="pager">
         <button type="button" disabled={!ends.length} onClick={() => setEnds(ends.slice(0, -1))}>
           Previous
         </button>
-        <button type="button" disabled={(found.data?.length ?? 0) <= PAGE} onClick={() => setEnds([...ends, rows.at(-1)?.device ?? ""])}>
+        <button type="button" disabled={!next} onClick={() => setEnds([...ends, next])}>
           Next
         </button>
       </p>

@@ -4,6 +4,7 @@ replicas."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,6 +31,7 @@ def labelled(world: World) -> World:
     for row, label in zip(world.rows, LABELS, strict=True):
         with world.store.transaction() as tx:
             tx._update(DeviceRow, {"device": row.device}, label=label)
+            tx._count_devices([(row.label, {"devices": -1}), (label, {"devices": 1})])
     return world
 
 
@@ -78,16 +80,32 @@ def test_devices_are_filtered_by_what_they_do_and_are() -> None:
 
 
 def test_a_filtered_list_is_paged_without_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_views, "_PAGE", 2)
     world = labelled(World(8))
+    world.create()
+    world.check_in(0, 1, 2, 3, 4)
+    world.pass_time(20)
     fleet = world.coordinator.insight.fleet
-    whole = fleet.devices(wanted=DeviceFilter(device_class="phone"))
-    pages, after = [], ""
-    while page := fleet.devices(1, after, DeviceFilter(device_class="phone")):
-        pages += page
-        after = page[-1].device
-    assert pages == whole
-    assert len(whole) == 4
+    states = ("assigned", "waiting", "away", "left", None)
+    wanted = [DeviceFilter(device_class=of, state=state) for of in ("", "phone") for state in states]
+    wholes = [fleet.devices(wanted=one) for one in wanted]
+    assert [len(whole) for whole in wholes[-3:]] == [1, 0, 4]
+    monkeypatch.setattr(fleet_views, "LOOKED_AT", 2)
+    monkeypatch.setattr(fleet_views, "READ", 1)
+    for one, whole in zip(wanted, wholes, strict=True):
+        page = fleet.devices(1, "", one)
+        pages = [page]
+        while page.next:
+            page = fleet.devices(1, page.next, one)
+            pages.append(page)
+        assert [view for page in pages for view in page] == whole
+        assert max(map(len, pages)) <= 1
+        if one.state == "assigned":
+            theirs = replace(one, state=None, sees=lambda run: run == "marks")
+            assert fleet.devices(wanted=theirs) == [view.changed(rounds_joined=0) for view in whole]
+    nobody = fleet.devices(1, "", DeviceFilter(sees=lambda run: False))
+    assert (nobody, nobody.next) == ([], ""), "no id of a device of another run"
+    assert not fleet.devices(1, "", DeviceFilter(q="no such text"))
+    assert fleet.devices(1, "", DeviceFilter(q="no such text")).next, "there is more to look at"
 
 
 def test_how_often_a_device_took_part_is_counted_over_all_runs() -> None:
@@ -417,6 +435,6 @@ def test_a_page_reads_what_its_devices_do_and_not_the_fleet(monkeypatch: pytest.
     monkeypatch.setattr(type(world.store), "idle", lambda *_: pytest.fail("it read who has checked in lately"))
     pages = [world.coordinator.insight.fleet.devices(10, after=one.device) for one in whole[9:30:10]]
     assert [world.coordinator.insight.fleet.devices(10), *pages] == [whole[n : n + 10] for n in range(0, 40, 10)]
-    assert asked == [10, 10, 10, 10]
+    assert asked == [11, 11, 10, 11]
     assert world.coordinator.insight.fleet.device(whole[0].device).device.state == whole[0].state
     assert asked[4:] == [1]

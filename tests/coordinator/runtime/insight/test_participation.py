@@ -14,8 +14,8 @@ from tests.coordinator.conftest import MakeWorld
 from tests.coordinator.world import World
 
 
-def shown(world: World, *, fleet: bool = True, skip: int = 0, limit: int = 100) -> RunParticipation:
-    return world.coordinator.insight.participation.of_run("marks", skip, limit, fleet=fleet)
+def shown(world: World, *, fleet: bool = True, after: str = "", limit: int = 100) -> RunParticipation:
+    return world.coordinator.insight.participation.of_run("marks", after, limit, fleet=fleet)
 
 
 def play(world: World, round: int) -> list[int]:
@@ -50,15 +50,27 @@ def test_each_device_is_told_from_the_log_and_again_after_a_restart(make_world: 
     assert sum(one.selected for one in shown(world).page) == 8, "a round under way is left out"
 
 
-def test_pages_and_who_does_not_see_the_fleet(world: World) -> None:
+def test_pages_and_who_does_not_see_the_fleet(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     cohort = play(world, 1)
     whole = shown(world)
     assert [one.counted for one in whole.page] == [0] * 5 + [1] * 3, "the least counted first"
     assert whole.page[0].late == 1
-    assert shown(world, skip=2, limit=3).page == whole.page[2:5]
+    assert [one.selected for one in whole.page[:5]] == [1, 0, 0, 0, 0], "the most often selected first"
+    monkeypatch.setattr(module, "LOOKED_AT", 1)
+    for limit in (1, 3):
+        pages = [shown(world, limit=limit)]
+        while pages[-1].next:
+            pages.append(shown(world, after=pages[-1].next, limit=limit))
+            assert pages[-1].changed(page=[], next="") == whole.changed(page=[], next="")
+        assert [one for page in pages for one in page.page] == whole.page
     few = shown(world, fleet=False)
     assert {world.index(one.device) for one in few.page} == set(cohort)
-    assert few.devices == 4
+    assert (few.devices, few.never_counted) == (4, 1)
+    world.coordinator.identities.leave(world.rows[cohort[0]])
+    world.coordinator.identities.leave(world.rows[min({*range(8)} - {*cohort})])
+    found = shown(world)
+    assert (found.devices, found.never_counted) == (7, 4), "who has left and was selected is told"
+    assert [(one.device_class, one.devices, one.never_counted) for one in found.by_class] == [("no class", 7, 4)]
 
 
 class Rows:
