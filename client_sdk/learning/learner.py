@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -169,7 +170,7 @@ class Filled:
         if not self._again:
             return False
         for now, then, tensors in self._parts:
-            if len(now) != len(then) or [now[key] for key in _OF_TENSORS] != tensors:
+            if now.keys() != then.keys() or not all(map(_are_same, map(now.__getitem__, _OF_TENSORS), tensors)):
                 return False
             for key, value in then.items():
                 if now[key] is not value and key != "training":
@@ -177,11 +178,17 @@ class Filled:
                 if isinstance(value, dict) and value and key not in _OF_TENSORS:
                     return False  # such as a hook
         for tensor, place, trained in self._places:
-            if tensor.data_ptr() != place or tensor.__dict__ or tensor._backward_hooks:
+            hooked = tensor._backward_hooks or tensor._post_accumulate_grad_hooks
+            if tensor.data_ptr() != place or tensor.__dict__ or hooked or not tensor.is_leaf:
                 return False
             tensor.grad = None
             tensor.requires_grad_(trained)
         return True
+
+
+def _are_same(now: Mapping[str, Any], then: Mapping[str, Any]) -> bool:
+    """Whether both have the same objects under the same names: tensors are not compared by their values."""
+    return [*now] == [*then] and all(map(is_, now.values(), then.values()))
 
 
 _OF_TENSORS = ("_parameters", "_buffers", "_modules")

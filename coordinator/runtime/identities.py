@@ -37,6 +37,7 @@ from coordinator.access.audit import Audit
 from coordinator.group_commit import GroupCommit
 from coordinator.runtime.core import Core
 from coordinator.runtime.signals import secure_key
+from coordinator.store.gateway import NoSuchValue
 from coordinator.store.port import AuditRow, AuthorityRow, Conflict, DeviceRow, WorkerRow
 
 _NO_AUTHORITY = (
@@ -273,8 +274,12 @@ class Identities:
     def _register_devices(self, batch: Sequence[_Registration]) -> Sequence[DeviceRow | BaseException]:
         try:
             return self._register_together(batch)
+        except NoSuchValue as error:  # such as a label with a zero byte, on PostgreSQL
+            if len(batch) == 1:
+                return [error]
         except Conflict:  # another replica has registered one of them at the same time
-            return [found for one in batch for found in self._register_devices([one])]
+            pass
+        return [found for one in batch for found in self._register_devices([one])]
 
     def _register_together(self, batch: Sequence[_Registration]) -> Sequence[DeviceRow | BaseException]:
         """Registers them one after the other in one transaction; one that is refused changes nothing. Conflict where

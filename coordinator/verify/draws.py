@@ -55,8 +55,8 @@ def part_of(shown: Any, rank: int = 0, start: int = 0) -> Part:
         raise TypeError("a part of a tree is a list")
     if len(shown) == 3:
         count, total, hashed = int(shown[0]), int(shown[1]), bytes.fromhex(shown[2])
-        if not 0 < count <= total or len(hashed) != 32:
-            raise ValueError("a subtree has devices, each weighs at least 1, and a hash")
+        if not 0 < count <= total < 2**64 or len(hashed) != 32:
+            raise ValueError("a subtree has devices, each weighs at least 1, and a hash; a sum has 8 bytes")
         return Part(count, total, hashed, [])
     if isinstance(shown[0], str):
         device, examples = shown[0], int(shown[1])

@@ -231,10 +231,63 @@ class Hooking(nn.Linear):
         return super().forward(x)
 
 
+class Averaging(nn.Linear):
+    """It has a moving average in a buffer, and another tensor there after each step."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 3)
+        self.register_buffer("mean", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits = super().forward(x)
+        self.mean = 0.9 * self.mean + 0.1 * logits.detach().mean(0)
+        return logits
+
+
+class AveragingWithGradients(Averaging):
+    """The graph of the step hangs on its buffer."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits = nn.Linear.forward(self, x)
+        self.mean.copy_(logits.mean(0))
+        return logits
+
+
+class OtherScale(nn.Linear):
+    """It puts another tensor with the same number in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 3)
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.scale = self.scale * 1.0
+        return super().forward(x) * self.scale
+
+
+class Renaming(nn.Linear):
+    """It has another attribute in place of one after its first step."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 3)
+        self.fresh = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if "fresh" in self.__dict__:
+            del self.fresh
+            self.used = True
+            return super().forward(x) * 2
+        return super().forward(x)
+
+
 @pytest.mark.parametrize(
     ("model", "again"),
     [
         (normed, True),
+        (Averaging, False),
+        (AveragingWithGradients, False),
+        (OtherScale, False),
+        (Renaming, False),
         (lambda: nn.Linear(6, 3), True),
         (Tied, False),  # it has a buffer that no checkpoint fills
         (Counting, False),
@@ -259,6 +312,37 @@ def test_a_module_is_filled_again_only_where_training_left_it_as_new(
         assert all(array.tobytes() == new.delta[name].tobytes() for name, array in found.delta.items())
     assert (modules[0] is modules[1]) is again
     assert one.load(start) is not modules[1], "who loads a model has it alone"
+
+
+class StepsByHooks:
+    """An optimizer that makes its steps in the backward pass."""
+
+    def __init__(self, params: Any, lr: float) -> None:
+        def step(weight: torch.Tensor) -> None:
+            with torch.no_grad():
+                weight.add_(weight.grad, alpha=-lr)
+
+        self.params = list(params)
+        for one in self.params:
+            one.register_post_accumulate_grad_hook(step)
+
+    def step(self) -> None:
+        pass
+
+    def zero_grad(self) -> None:
+        for one in self.params:
+            one.grad = None
+
+
+def test_hooks_that_an_optimizer_leaves_on_weights_are_not_those_of_the_next_training() -> None:
+    def made() -> Learner:
+        return Learner(model=normed, loss=nn.functional.cross_entropy, optimizer=StepsByHooks)
+
+    one = made()
+    start = one.initial(2)
+    trained(one, start, "a")
+    found, plain = trained(one, start, "a"), trained(made(), start, "a")
+    assert all(array.tobytes() == plain.delta[name].tobytes() for name, array in found.delta.items())
 
 
 def test_a_module_in_use_is_not_filled_by_a_training_inside_the_training() -> None:

@@ -16,7 +16,8 @@ from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.core import Core
 from coordinator.runtime.identities import SignedBy
 from coordinator.store import MemoryStore
-from coordinator.store.port import Transaction
+from coordinator.store.gateway import NoSuchValue
+from coordinator.store.port import DeviceRow, Transaction
 from coordinator.verify import verify
 from tests.coordinator.certified import Certifier, key_id, key_of
 from tests.coordinator.conftest import MakeWorld
@@ -134,10 +135,10 @@ def test_devices_that_register_together_share_a_transaction_with_their_rows_of_t
     assert list(verify(world.store)) == []
 
 
-def enter(world: World, key: str, *, at: float, name: str = "") -> Callable[[], Any]:
+def enter(world: World, key: str, *, at: float, name: str = "", label: str = "") -> Callable[[], Any]:
     """Queues the registration of a certificate of the key that has this name."""
     certificate = world.authority.certificate(key_of(key), at=at, id=name or f"d-{key.replace(' ', '-')}")
-    return world.coordinator.identities.register_device(certificate)
+    return world.coordinator.identities.register_device(certificate, label=label)
 
 
 def answer_of(settle: Callable[[], Any]) -> str:
@@ -212,6 +213,26 @@ def test_where_another_replica_registers_one_of_them_meanwhile_all_get_their_ans
     assert [settle().device for settle in entered] == ["d-a", "d-b", "d-c"]
     assert world.store.device("d-b") == other
     assert [row.by for _, row in world.store.audit_of_all(3, 99)] == ["d-a", "d-b", "d-c"]
+    assert list(verify(world.store)) == []
+
+
+def test_a_label_that_the_database_cannot_hold_is_refused_alone(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL has no texts with a zero byte."""
+    world, insert = make_world(0), Transaction.insert_device
+
+    def strict(tx: Transaction, *rows: DeviceRow) -> None:
+        if any("\0" in row.label for row in rows):
+            raise NoSuchValue("A value can't be stored: a zero byte.")
+        insert(tx, *rows)
+
+    monkeypatch.setattr(Transaction, "insert_device", strict)
+    entered = [enter(world, key, at=world.clock.at, label="\0" * (key == "b")) for key in "abc"]
+    assert entered[0]().device == "d-a"
+    with pytest.raises(NoSuchValue):
+        entered[1]()
+    assert entered[2]().device == "d-c"
     assert list(verify(world.store)) == []
 
 

@@ -159,6 +159,12 @@ def empty_subtree(d: Draw) -> None:
     hidden(d.body["tree"])[0][:2] = [0, 0]
 
 
+def endless_tree(d: Draw) -> None:
+    """Of so many devices that no word of 64 bits gives a rank."""
+    d.body["tree"] = [2**65, 2**65, "ab" * 32]
+    d.says(waiting=2**65, examples=2**65, root="ab" * 32, cohort=())
+
+
 ANOTHER = "the draw from the tree of who waited gives another cohort than the log"
 DOCTORINGS: dict[Callable[[Draw], None], str] = {
     wrong_root: "the log has another root of the tree of who waited than what it shows of that tree",
@@ -174,6 +180,7 @@ DOCTORINGS: dict[Callable[[Draw], None], str] = {
     no_tree: "the tree of who waited cannot be read",
     cut_tree: "the tree of who waited cannot be read",
     empty_subtree: "the tree of who waited cannot be read",
+    endless_tree: "the tree of who waited cannot be read",
 }
 OF_SUMS = {wrong_size_of_a_subtree: ANOTHER, wrong_examples_of_a_device: ANOTHER}
 
