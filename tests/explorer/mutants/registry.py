@@ -74,6 +74,8 @@ class BuggyProduct(Product):
         kinds = mutant.shape.keys()
         if "buffered" in shape.plan and {"plan", "secure", "private"} & kinds:
             return shape  # these sections do not go together
+        if shape.secure and "http" in kinds:
+            return shape  # secure schedules go without HTTP
         if shape.private and "private" not in kinds and {"plan", "secure"} & kinds:
             return shape  # nor do most others with noise
         focus = mutant.focus or ("", "")
