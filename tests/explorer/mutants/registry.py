@@ -87,6 +87,8 @@ class BuggyProduct(Product):
             shape = flipped(shape)
         if more.pop("private", False) and not (shape := made_private(shape)).private:
             return shape  # of a datacenter, or buffered
+        if more.get("two_runs"):
+            more["set_back"] = False  # as drawn, a second run is not there again
         plan = {**shape.plan, **more.pop("plan", {})}
         if plan.get("strategy") == KEEPS and plan.get("datacenter"):  # a datacenter has no half of it
             del plan["strategy"]
