@@ -39,7 +39,8 @@ class Stacks:
         """``lanes``: clients of a stack, at least 2; one with fewer is filled up, so that all have one shape."""
         self.lanes = lanes
         self._loss = loss
-        self._graphs: dict[object, StackedGraph] = {}
+        self._graphs: dict[object, StackedGraph | str] = {}
+        """By shapes; in place of a graph why there is none."""
         self._alone = Graphs(loss)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -90,8 +91,14 @@ class Stacks:
     def _graph(self, module: nn.Module, names: Names, x: torch.Tensor, y: torch.Tensor) -> StackedGraph:
         key = (names.trained, x.shape, x.dtype, y.shape, y.dtype)
         if key not in self._graphs:
-            self._graphs[key] = StackedGraph(module, self._loss, names, x, y)
-        return self._graphs[key]
+            try:
+                self._graphs[key] = StackedGraph(module, self._loss, names, x, y)
+            except NotTraced as error:
+                self._graphs[key] = str(error)
+        found = self._graphs[key]
+        if isinstance(found, str):
+            raise NotTraced(found)
+        return found
 
     def _step(
         self,
