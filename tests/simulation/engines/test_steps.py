@@ -107,7 +107,7 @@ def plain_function(model: Any, data: Any, task: Any) -> Any:
     [
         (learner(Forgetful), "traced", {}, "an update differed by "),
         (learner(lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))), "stacked-2", {}, "tracing failed"),
-        (learner(), "stacked-2", {"mu": 0.1}, "the plan has a proximal term"),
+        (learner(), "stacked-2", {"score_held_out": True}, "clients score the model that they receive"),
         (learner(optimizer=torch.optim.Adam), "stacked", {}, "its optimizer is not plain SGD"),
         (learner(lambda: nn.Sequential(nn.Linear(6, 2000), nn.Linear(2000, 3))), "stacked", {}, ""),
         (plain_function, "fast", {}, "makes its steps itself"),
@@ -123,6 +123,12 @@ def test_what_differs_or_cannot_be_is_exact_and_says_why(one: Any, steps: str, t
     assert says in history.steps_reason
     assert f"local steps: exact, since {history.steps_reason}" in history.summary()
     assert bits(history) == bits(run("exact", rounds=1, one=one, task=task, **more))
+
+
+def test_clients_with_a_proximal_term_and_clipped_gradients_are_stacked() -> None:
+    """The trial holds them against the exact ones."""
+    history = run("stacked-3", rounds=1, task={"mu": 0.1, "max_grad_norm": 0.5})
+    assert (history.steps, history.steps_reason) == ("stacked-3", "")
 
 
 def builds(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
