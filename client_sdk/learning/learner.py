@@ -462,8 +462,6 @@ class Learner:
                 reason
                 for refused, reason in (
                     (self.optimizer is not PlainSGD, "its optimizer is not plain SGD"),
-                    (task.mu > 0, "the plan has a proximal term"),
-                    (task.max_grad_norm is not None, "the plan clips gradients"),
                     (task.score_held_out, "clients score the model that they receive"),
                     (bool(self.metrics) and self.training_metrics, "metrics are computed while it trains"),
                 )

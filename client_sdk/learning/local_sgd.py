@@ -128,7 +128,7 @@ def clip(params: Sequence[Parameter], max_norm: float, step: int) -> None:
     norms = [torch.linalg.vector_norm(gradient, dtype=wide) for gradient in gradients]
     norm = float(torch.linalg.vector_norm(torch.stack(norms)))
     if not math.isfinite(norm):
-        raise Diverged(f"The gradient's norm at step {step} is {norm}: try a smaller learning rate.")
+        raise diverged_norm(norm, step)
     if norm > max_norm:
         for gradient in gradients:
             gradient.mul_(max_norm / norm)
@@ -300,6 +300,11 @@ def _of_graph(found: tuple[Any, Any, Any], size: int, step: int, learning_rate: 
 def _require_finite(value: float, step: int, learning_rate: float) -> None:
     if not math.isfinite(value):
         raise diverged(value, step, learning_rate)
+
+
+def diverged_norm(norm: float, step: int) -> Diverged:
+    """The error for gradients without a finite norm, where they are to be clipped."""
+    return Diverged(f"The gradient's norm at step {step} is {norm}: try a smaller learning rate.")
 
 
 def diverged(value: float, step: int, learning_rate: float) -> Diverged:

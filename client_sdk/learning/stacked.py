@@ -7,6 +7,8 @@ roundings; the bits depend on which clients are stacked, and in which order, and
 Where a client has made all of its steps, its weights are read; what the stack does to them after that is lost. The
 smaller batch at the end of an epoch is filled up with examples whose label is ``IGNORED``, where the loss leaves those
 out; else the client makes that step alone.
+
+With a proximal term or clipping the graph gives gradients, and what ``local_sgd`` does to one client's is done to all.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from torch import nn
 from client_sdk.learning.classification import IGNORED
 from client_sdk.learning.data import ArrayExamples, cast
 from client_sdk.learning.errors import Diverged
-from client_sdk.learning.local_sgd import LocalResult, batch_order, diverged
+from client_sdk.learning.local_sgd import LocalResult, batch_order, diverged, diverged_norm
 from client_sdk.learning.measures import OF_LABELS
 from client_sdk.learning.traced import Graphs, Names, NotTraced, StackedGraph
 from client_sdk.protocol.devices import Task, Work
@@ -39,7 +41,8 @@ class Stacks:
         """``lanes``: clients of a stack, at least 2; one with fewer is filled up, so that all have one shape."""
         self.lanes = lanes
         self._loss = loss
-        self._graphs: dict[object, StackedGraph] = {}
+        self._graphs: dict[object, StackedGraph | str] = {}
+        """By shapes; in place of a graph why there is none."""
         self._alone = Graphs(loss)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -66,32 +69,42 @@ class Stacks:
         width = max(max(lane.sizes) for lane in lanes)
         if width < task.batch_size:  # else each stack of small clients had a shape of its own
             width = min(task.batch_size, 1 << (width - 1).bit_length())
-        found = torch.zeros(steps, self.lanes)
+        found, norms = torch.zeros(steps, self.lanes), torch.zeros(steps, self.lanes, dtype=torch.float64)
+        fused = not task.mu and task.max_grad_norm is None
         fills = any(self._loss is one for one in OF_LABELS) and not lanes[0].examples.y.is_floating_point()
         for start, x, y in _gathered(lanes, self.lanes, steps, width, floating, fills=fills):
             for number, (inputs, targets) in enumerate(zip(x, y, strict=True), start):
-                graph = self._graph(module, names, inputs, targets)
+                graph = self._graph(module, names, inputs, targets, fused)
                 alone = [] if fills else [at for at, lane in enumerate(lanes) if lane.is_short(number, width)]
                 before = [[one[at].clone() for one in [*kinds[0], *kinds[1]]] for at in alone]
+                batch = [*kinds[0], *kinds[1], inputs, targets]
                 with torch.inference_mode():
-                    found[number] = graph.play(*kinds[0], *kinds[1], inputs, targets, -task.learning_rate)[0]
+                    found[number], norms[number] = _stepped(graph, batch, names.tensors[0], task, fused)
                 for at, values in zip(alone, before, strict=True):
                     own = [[one[at] for one in kind] for kind in kinds]
                     for now, then in zip([*own[0], *own[1]], values, strict=True):
                         now.copy_(then)
-                    found[number, at] = self._step(module, names, own, lanes[at], number, task, floating)
+                    alone_at = self._step(module, names, own, lanes[at], number, task, floating, fused)
+                    found[number, at], norms[number, at] = alone_at
                 over = [at for at, lane in enumerate(lanes) if lane.planned == number + 1]
                 for kind, kept in zip(kinds, final, strict=True):
                     for now, then in zip(kind, kept, strict=True):
                         then[over] = now[over]
         tensors = dict(zip((*names.trained, *names.others), (*final[0], *final[1]), strict=True))
-        return Trained([lane.result(found[:, at].tolist(), task) for at, lane in enumerate(lanes)], tensors)
+        results = [lane.result(found[:, at].tolist(), norms[:, at].tolist(), task) for at, lane in enumerate(lanes)]
+        return Trained(results, tensors)
 
-    def _graph(self, module: nn.Module, names: Names, x: torch.Tensor, y: torch.Tensor) -> StackedGraph:
-        key = (names.trained, x.shape, x.dtype, y.shape, y.dtype)
+    def _graph(self, module: nn.Module, names: Names, x: torch.Tensor, y: torch.Tensor, fused: bool) -> StackedGraph:
+        key = (names.trained, x.shape, x.dtype, y.shape, y.dtype, fused)
         if key not in self._graphs:
-            self._graphs[key] = StackedGraph(module, self._loss, names, x, y)
-        return self._graphs[key]
+            try:
+                self._graphs[key] = StackedGraph(module, self._loss, names, x, y, fused=fused)
+            except NotTraced as error:
+                self._graphs[key] = str(error)
+        found = self._graphs[key]
+        if isinstance(found, str):
+            raise NotTraced(found)
+        return found
 
     def _step(
         self,
@@ -102,14 +115,43 @@ class Stacks:
         number: int,
         task: Task,
         floating: torch.dtype,
+        fused: bool,
     ) -> Any:
-        """The objective of a step that one client makes alone."""
+        """The objective, and the norm, of a step that one client makes alone."""
         x, y = cast(lane.examples.take(lane.batches[number]), floating)
-        graph = self._alone.of(names, module, names.tensors, x, y, True)
+        graph = self._alone.of(names, module, names.tensors, x, y, fused)
         if graph is None:
             raise NotTraced(self._alone.reason)
         with torch.inference_mode():
-            return graph.play(*own[0], *own[1], x, y, -task.learning_rate)[0]
+            return _stepped(graph, [*own[0], *own[1], x, y], names.tensors[0], task, fused, alone=True)
+
+
+def _stepped(
+    graph: Any, batch: list[torch.Tensor], received: list[torch.Tensor], task: Task, fused: bool, *, alone: bool = False
+) -> tuple[Any, Any]:
+    """Makes a step of local SGD (``local_sgd``), with weights at the front of ``batch``, whose first axis is that of
+    clients, but for one who is ``alone``. ``received``: the weights before all steps. Returns the objectives, and the
+    norms by which gradients were clipped; 0 where the task does not clip."""
+    if fused:
+        return graph.play(*batch, -task.learning_rate)[0], 0.0
+    objectives, _, _, gradients = graph.play(*batch)
+    weights = [weight[None] if alone else weight for weight in batch[: len(received)]]
+    found = [
+        torch.zeros_like(weight) if one is None else one[None] if alone else one
+        for weight, one in zip(weights, gradients, strict=True)
+    ]
+    if task.mu:
+        found = [one + task.mu * (w - start) for one, w, start in zip(found, weights, received, strict=True)]
+    norms = torch.zeros(len(weights[0]))
+    if task.max_grad_norm is not None:
+        wide = torch.float64 if any(one.dtype is torch.float64 for one in found) else torch.float32
+        each = [torch.linalg.vector_norm(one.reshape(len(one), -1), dim=1, dtype=wide) for one in found]
+        norms = torch.linalg.vector_norm(torch.stack(each), dim=0)
+        scale = (task.max_grad_norm / norms).clamp(max=1.0)
+        found = [one * scale.to(one.dtype).view(-1, *[1] * (one.ndim - 1)) for one in found]
+    for weight, one in zip(weights, found, strict=True):
+        weight.add_(one, alpha=-task.learning_rate)
+    return objectives, norms[0] if alone else norms
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +179,13 @@ class _Lane:
         """Whether it has a batch at this step, and that is smaller than ``width``."""
         return number < self.planned and self.sizes[number] < width
 
-    def result(self, objectives: Sequence[float], task: Task) -> LocalResult | Diverged:
+    def result(self, objectives: Sequence[float], norms: Sequence[float], task: Task) -> LocalResult | Diverged:
         total, seen = 0.0, 0
         for number, size in enumerate(self.sizes):
             if not math.isfinite(objectives[number]):
                 return diverged(objectives[number], number + 1, task.learning_rate)
+            if not math.isfinite(norms[number]):
+                return diverged_norm(norms[number], number + 1)
             total += objectives[number] * size
             seen += size
         count = len(self.examples)

@@ -192,7 +192,8 @@ class _Counting(TorchDispatchMode):
 
 class StackedGraph:
     """One step of several models at once, each on a batch of its own of one shape: ``play(*weights, *others, x, y,
-    -lr)``, where each tensor has a first axis of models, gives the objective of each. NotTraced where it cannot be."""
+    -lr)``, where each tensor has a first axis of models, gives the objective of each; where it is not ``fused``, it has
+    no last argument, and gives (objectives, None, None, gradients). NotTraced where it cannot be."""
 
     def __init__(
         self,
@@ -201,6 +202,8 @@ class StackedGraph:
         names: Names,
         x: torch.Tensor,
         y: torch.Tensor,
+        *,
+        fused: bool,
     ) -> None:
         def one(weights: list[torch.Tensor], others: list[torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> Any:
             def objective(weights: list[torch.Tensor]) -> Any:
@@ -219,7 +222,7 @@ class StackedGraph:
 
         kinds = [[one.expand(len(x), *one.shape).clone() for one in kind] for kind in names.tensors]
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
-            self.play = played(_traced(run, *kinds, x, y), len(names.trained), fused=True)
+            self.play = played(_traced(run, *kinds, x, y), len(names.trained), fused=fused)
 
 
 # ------------------------------------------------------------ rewriting

@@ -151,10 +151,14 @@ def _tried(
     best, seconds = plain.stepper, plain.seconds() if kind == "fast" else float("inf")
     ways = list(_ways(kind, lanes, model, most))
     reason = "" if ways else "so many models do not fit into a cache, or a round has not so many clients"
+    stackable = True
     for way in ways:
+        if way.kind == "stacked" and not stackable:
+            continue
         trial = _Trial(Stepper(learner, way), model, clients, task)
         if refused := trial.differs(plain):
             reason = reason or refused
+            stackable = not trial.stepper.refused  # where a few cannot be stacked, more cannot
         elif len(ways) == 1 and kind != "fast":
             return trial.stepper
         elif (took := trial.seconds()) < seconds:

@@ -101,7 +101,7 @@ def local_only(
     test: Any = None,
     rounds: int = 10,
     epochs: int | None = None,
-    steps: int | None = None,
+    task_steps: int | None = None,
     batch_size: int = 10,
     learning_rate: float = 0.1,
     train_clients: int | Literal["all"] = "all",
@@ -113,9 +113,9 @@ def local_only(
 ) -> Baseline:
     """Each client trains a model of its own on its own data, from the same first weights, without exchange.
 
-    In a round each client performs the task (``epochs`` or ``steps``) once, so that ``rounds`` rounds are the work of a
-    federated client that is selected ``rounds`` times. ``train_clients``: how many clients train, drawn by ``seed``;
-    clients without examples are left out.
+    In a round each client performs the task (``epochs`` or ``task_steps``) once, so that ``rounds`` rounds are the work
+    of a federated client that is selected ``rounds`` times. ``train_clients``: how many clients train, drawn by
+    ``seed``; clients without examples are left out.
     Sources: ``clients``, ``clients.p10``, ``clients.p90`` and ``class.<name>``, each client's model on its own held-out
     examples;
     ``evaluator``, ``evaluator.p10`` and ``.p90``, each client's model on ``test``: mean and percentiles over the
@@ -128,7 +128,7 @@ def local_only(
     if not members:
         raise ValueError(f"train_clients={train_clients!r}: at least one client with examples is to be trained")
     first, of = first_model(init, learner, seed)[0](), checks.class_of(classes, whole)
-    task = _task(epochs, steps, batch_size, learning_rate)
+    task = _task(epochs, task_steps, batch_size, learning_rate)
     models = dict.fromkeys(members, first)
     made = Baseline("local only")
 
@@ -162,7 +162,7 @@ def centralized(
     rounds: int = 100,
     per_round: int | None = None,
     epochs: int | None = None,
-    steps: int | None = None,
+    task_steps: int | None = None,
     batch_size: int = 10,
     learning_rate: float = 0.1,
     score_clients: int | Literal["all"] = 0,
@@ -175,7 +175,7 @@ def centralized(
     """All clients' training data in one place, and plain SGD on it: an upper reference for federation.
 
     A round is as many optimizer steps as ``per_round`` clients of mean size do in a federated round with the same
-    ``epochs`` or ``steps`` and ``batch_size``; ``per_round=None``: as all clients do. Sources as in ``simulate``:
+    ``epochs`` or ``task_steps`` and ``batch_size``; ``per_round=None``: as all clients do. Sources as in ``simulate``:
     ``evaluator`` on ``test``; ``clients``, ``clients.p10``, ``clients.p90`` and ``class.<name>`` on clients' held-out
     examples.
     Data of arrays is copied into one array. ``progress`` as of ``simulate``. Ctrl-C ends it with what there is.
@@ -186,7 +186,7 @@ def centralized(
     per_round = len(whole) if per_round is None else each_round(per_round, whole)
     members = checks.scored_clients(score_clients, whole, seed)
     model, of = first_model(init, learner, seed)[0](), checks.class_of(classes, whole)
-    local = _task(epochs, steps, batch_size, learning_rate)
+    local = _task(epochs, task_steps, batch_size, learning_rate)
     sizes = whole.sizes
     each = sum(local.planned_steps(int(size)) for size in sizes) / len(sizes)
     task = _task(None, max(1, round(each * per_round)), batch_size, learning_rate)
@@ -271,9 +271,9 @@ def _led(
     return made
 
 
-def _task(epochs: int | None, steps: int | None, batch_size: int, learning_rate: float) -> Task:
+def _task(epochs: int | None, task_steps: int | None, batch_size: int, learning_rate: float) -> Task:
     try:
-        return Task(learner=NAME, batch_size=batch_size, learning_rate=learning_rate, **work_of(epochs, steps))
+        return Task(learner=NAME, batch_size=batch_size, learning_rate=learning_rate, **work_of(epochs, task_steps))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise ValueError(f"{first['loc'][0]}={first['input']!r}: {first['msg']}") from None

@@ -71,7 +71,7 @@ def fedavg(
     rounds: int = 100,
     per_round: int | None = None,
     epochs: int | None = None,
-    steps: int | None = None,
+    task_steps: int | None = None,
     batch_size: int = 10,
     learning_rate: float = 0.1,
     server_learning_rate: float = 1.0,
@@ -83,15 +83,17 @@ def fedavg(
 ) -> History:
     """FederatedAveraging (McMahan et al. 2017, arXiv:1602.05629, Algorithm 1).
 
-    ``per_round`` = C K clients (None: 10, or all where there are fewer), E = ``epochs`` (1, unless ``steps`` is given),
-    B = ``batch_size``, eta = ``learning_rate``. ``server_optimizer``: another one than the plain mean, with its
-    parameters: ``fedavgm`` (Hsu et al. 2019, arXiv:1909.06335), ``fedadagrad``, ``fedadam``, ``fedyogi`` (Reddi et al.
-    2021, arXiv:2003.00295), ``lars``, ``lamb``, ``radam`` (``coordinator.engine.aggregation.layerwise``).
+    ``per_round`` = C K clients (None: 10, or all where there are fewer), E = ``epochs`` (1, unless ``task_steps`` is
+    given: how many steps a client makes in a round), B = ``batch_size``, eta = ``learning_rate``. ``server_optimizer``:
+    another one than the plain mean, with its parameters: ``fedavgm`` (Hsu et al. 2019, arXiv:1909.06335),
+    ``fedadagrad``, ``fedadam``, ``fedyogi`` (Reddi et al. 2021, arXiv:2003.00295), ``lars``, ``lamb``, ``radam``
+    (``coordinator.engine.aggregation.layerwise``).
 
     ``target``: stop at this accuracy on ``test``. ``secure_rounds``: the plan's section ``[secure]``, as of all
-    recipes with rounds; ``secure=`` says how it is simulated. ``options``: ``simulate``'s.
+    recipes with rounds; ``secure=`` says how it is simulated. ``options``: ``simulate``'s; ``steps`` says in which way
+    steps are made.
     """
-    task = {"batch_size": batch_size, "learning_rate": learning_rate} | work_of(epochs, steps)
+    task = {"batch_size": batch_size, "learning_rate": learning_rate} | work_of(epochs, task_steps)
     made = plan(
         "fedavg",
         rounds=rounds,
@@ -195,11 +197,11 @@ def _asked(secure_rounds: Mapping[str, Any] | None, options: SimulateOptions) ->
     return secure_rounds
 
 
-def work_of(epochs: int | None, steps: int | None) -> dict[str, int]:
-    """The task's work: ``epochs``, 1 where neither is given, or ``steps``. ValueError for both."""
-    if epochs is not None and steps is not None:
-        raise ValueError(f"epochs={epochs} or steps={steps}: give one of them")
-    return {"steps": steps} if steps is not None else {"epochs": 1 if epochs is None else epochs}
+def work_of(epochs: int | None, task_steps: int | None) -> dict[str, int]:
+    """The task's work: ``epochs``, 1 where neither is given, or its ``steps``. ValueError for both."""
+    if epochs is not None and task_steps is not None:
+        raise ValueError(f"epochs={epochs} or task_steps={task_steps}: give one of them")
+    return {"steps": task_steps} if task_steps is not None else {"epochs": 1 if epochs is None else epochs}
 
 
 def each_round(per_round: int | None, clients: ClientsLike) -> int:

@@ -56,6 +56,7 @@ class SimulateOptions(TypedDict, total=False):
     statistics: Mapping[str, StatisticRole] | None
     secure: SecureWay
     seed: int
+    steps: str
     folder: str | PathLike[str] | None
     keep_checkpoints: Keep
     progress: bool | None
@@ -66,7 +67,6 @@ class AllSimulateOptions(SimulateOptions, total=False):
 
     datacenter: Mapping[str, Any] | None
     rounds: int | None
-    steps: str
 
 
 # ------------------------------------------------------------ checks

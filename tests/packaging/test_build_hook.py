@@ -14,6 +14,7 @@ import pytest
 from scripts import build_hook
 from scripts.compiling import ROOT, SOURCE, CannotCompile, compiled
 from scripts.dashboard import STAMP, CannotBuild, Dashboard
+from tests.conftest import lacking
 
 
 @pytest.mark.parametrize("stamp", ["current", "stale", None])
@@ -72,7 +73,7 @@ def libraries(root: Path) -> list[Path]:
 @pytest.mark.parametrize("version", ["standard", "editable"])
 def test_a_wheel_with_compiled_loops_is_for_this_platform(version: str, sources: Path) -> None:
     if shutil.which("cc") is None:
-        pytest.skip("no compiler here")
+        lacking("no C compiler here")
     old = (sources / SOURCE).with_name("compiled-0000000000000000.so")
     old.write_bytes(b"of an older source")
     build_data, _ = built(sources, "wheel", version)
@@ -113,7 +114,7 @@ def test_nothing_is_compiled_for_a_pure_wheel_or_for_sources(
 
 def test_a_library_that_adds_wrong_is_not_taken(sources: Path) -> None:
     if shutil.which("cc") is None:
-        pytest.skip("no compiler here")
+        lacking("no C compiler here")
     source = sources / SOURCE
     source.write_text(source.read_text().replace("weight * bits", "weight + bits"))
     with pytest.raises(CannotCompile, match="adds wrong"):

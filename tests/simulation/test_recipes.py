@@ -100,10 +100,21 @@ def test_a_target_ends_the_run(clients: Clients):
     assert history.final("accuracy") >= 0.8
 
 
+def test_a_recipe_says_how_many_steps_and_in_which_way_they_are_made(clients: Clients):
+    how = {"rounds": 2, "per_round": 3, "task_steps": 3, "batch_size": 5}
+    plain, traced = (recipes.fedavg(LEARNER, clients, **how, steps=steps) for steps in ("exact", "traced"))
+    assert (plain.steps, traced.steps) == ("exact", "traced")
+    assert [run.plan.task.steps for run in (plain, traced)] == [3, 3]
+    for name, array in plain.checkpoint().items():
+        np.testing.assert_allclose(traced.checkpoint()[name], array, rtol=1e-5)
+    with pytest.raises(ValueError, match="there are no local steps 3"):
+        recipes.fedavg(LEARNER, clients, steps=3)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("words", "arguments"),
     [
-        ("give one of them", {"epochs": 2, "steps": 3}),
+        ("give one of them", {"epochs": 2, "task_steps": 3}),
         ("per_round", {"per_round": 60}),
         ("learning_rate", {"learning_rate": -1.0}),
     ],

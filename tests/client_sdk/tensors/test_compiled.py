@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tests.conftest
 from client_sdk.codecs.linear_map import transform
 from client_sdk.tensors import compiled, floats
 from client_sdk.tensors.compiled import Loops
 from client_sdk.tensors.exact_sum import BOUND_OVER_PEAK, RANGE, TOTAL_LIMIT, ExactSum, bound, peak
 from client_sdk.tensors.manifest import TensorError
+from tests.client_sdk.tensors.conftest import loops_in
 from tests.client_sdk.tensors.exact_totals import BLOCK
 
 PLACES = {
@@ -145,3 +147,13 @@ def test_a_rotation_has_the_same_bits_and_undoes_itself(loops: Loops, exponent: 
     assert len(set(by_each(loops, lambda: rotated(1)))) == 1
     assert len(set(by_each(loops, lambda: rotated(2)))) == 1
     np.testing.assert_allclose(room[1:-1], values, atol=1e-5)
+
+
+@pytest.mark.parametrize(("in_ci", "outcome"), [(True, pytest.fail.Exception), (False, pytest.skip.Exception)])
+def test_without_a_compiler_these_tests_fail_in_ci_and_say_why(
+    in_ci: bool, outcome: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler-anywhere")
+    monkeypatch.setattr(tests.conftest, "IN_CI", in_ci)
+    with pytest.raises(outcome, match=r"no C compiler here: .*no-such-compiler-anywhere"):
+        loops_in(tmp_path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -163,3 +163,17 @@ def _uncapped_weight() -> Patches:
         )
 
     return [(collecting, "weight_of", weight_of)]
+
+
+@mutant("no-number-counts-as-zero", "counts-once", focus=("device-invalid", "collecting"))
+def _no_number_counts_as_zero() -> Patches:
+    """An update whose last value is no number is added, with a zero in its place."""
+    measure, added = validation.measure_blocks, SpooledSums._blocks
+
+    def measured(found: Callable[[], Iterable[Any]], *given: Any) -> Any:
+        return measure(lambda: map(np.nan_to_num, found()), *given)
+
+    def blocks(self: SpooledSums, *given: Any) -> Any:
+        return map(np.nan_to_num, added(self, *given))
+
+    return [(validation, "measure_blocks", measured), (SpooledSums, "_blocks", blocks)]

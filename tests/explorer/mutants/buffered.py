@@ -54,10 +54,12 @@ def _turn_after_turn() -> Patches:
 @mutant("one-seed-for-all-draws", "draw")
 def _one_seed_for_all_draws() -> Patches:
     """All draws of a round have the same seed."""
-    make = drawing._Draw.make
+    look = drawing._Draw._look
 
-    def first(self: Any, tx: Any, state: Any, now: float) -> Any:
+    def first(self: Any, reader: Any, state: Any, now: float, **more: Any) -> Any:
         current = state.round
-        return make(self, tx, state if current is None else replace(state, round=replace(current, pools=())), now)
+        return look(
+            self, reader, state if current is None else replace(state, round=replace(current, pools=())), now, **more
+        )
 
-    return [(drawing._Draw, "make", first)]
+    return [(drawing._Draw, "_look", first)]

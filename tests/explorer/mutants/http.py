@@ -5,11 +5,16 @@ before the body that it acknowledges is stored.
 from __future__ import annotations
 
 import asyncio
+import io
 from contextlib import suppress
 from typing import Any
 
+from starlette.requests import ClientDisconnect
+
 from client_sdk.credentials.request_signature import RequestSignature
 from client_sdk.protocol.devices import Receipt
+from client_sdk.tensors import TensorError, read_header
+from client_sdk.tensors.exact_sum import peak
 from coordinator.runtime.signals import Signals
 from coordinator.service import route, routes
 from coordinator.service.route import Uploads
@@ -76,3 +81,43 @@ def _answered_before_stored() -> Patches:
 def _digest_not_compared() -> Patches:
     """Bytes that changed on the way are stored, though their sender has announced another digest."""
     return [(route, "announced_digest", lambda request: None)]
+
+
+@mutant(
+    "broken-off-body-summed",
+    "counts-once",
+    "named",
+    "same-bits",
+    http=True,
+    focus=("truncate", "collecting"),
+    replicas=1,
+    storm_s=60.0,
+)
+def _broken_off_body_summed() -> Patches:
+    """The values of an update are added as they arrive, and stay in the sum where its device disconnects."""
+    receive = Uploads.receive
+
+    async def adding(self: Uploads, request: Any, limit: int, *rest: Any, **more: Any) -> Any:
+        begun, arrives = bytearray(), request.receive
+
+        async def noted() -> Any:
+            message = await arrives()
+            begun.extend(message.get("body", b""))
+            return message
+
+        request._receive = noted
+        try:
+            return await receive(self, request, limit, *rest, **more)
+        except ClientDisconnect:
+            if request.url.path.endswith("/update"):
+                begun.extend(bytes(int(request.headers["content-length"]) - len(begun)))
+                await self._service.work(add, self._service.coordinator, request.path_params, bytes(begun))
+            raise
+
+    def add(coordinator: Any, path: dict[str, Any], body: bytes) -> None:
+        sums, file = coordinator.core.aggregator(path["run"])._sums, io.BytesIO(body)
+        with suppress(TensorError):
+            blocks = list(sums._codec.blocks(file, read_header(file)))
+            sums._sum_of(int(path["round"]), 0.0).total.add_blocks(blocks, 1, peak(blocks))
+
+    return [(Uploads, "receive", adding)]

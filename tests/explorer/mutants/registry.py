@@ -74,6 +74,8 @@ class BuggyProduct(Product):
         kinds = mutant.shape.keys()
         if "buffered" in shape.plan and {"plan", "secure", "private"} & kinds:
             return shape  # these sections do not go together
+        if shape.secure and "http" in kinds:
+            return shape  # secure schedules go without HTTP
         if shape.private and "private" not in kinds and {"plan", "secure"} & kinds:
             return shape  # nor do most others with noise
         focus = mutant.focus or ("", "")
@@ -85,6 +87,8 @@ class BuggyProduct(Product):
             shape = flipped(shape)
         if more.pop("private", False) and not (shape := made_private(shape)).private:
             return shape  # of a datacenter, or buffered
+        if more.get("two_runs"):
+            more["set_back"] = False  # as drawn, a second run is not there again
         plan = {**shape.plan, **more.pop("plan", {})}
         if plan.get("strategy") == KEEPS and plan.get("datacenter"):  # a datacenter has no half of it
             del plan["strategy"]

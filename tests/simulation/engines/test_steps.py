@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from client_sdk.learning import Learner
+from client_sdk.learning import Learner, stacked
 from client_sdk.protocol.devices import Task
 from quorate import simulate
 from simulation import Clients
@@ -107,7 +107,7 @@ def plain_function(model: Any, data: Any, task: Any) -> Any:
     [
         (learner(Forgetful), "traced", {}, "an update differed by "),
         (learner(lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))), "stacked-2", {}, "tracing failed"),
-        (learner(), "stacked-2", {"mu": 0.1}, "the plan has a proximal term"),
+        (learner(), "stacked-2", {"score_held_out": True}, "clients score the model that they receive"),
         (learner(optimizer=torch.optim.Adam), "stacked", {}, "its optimizer is not plain SGD"),
         (learner(lambda: nn.Sequential(nn.Linear(6, 2000), nn.Linear(2000, 3))), "stacked", {}, ""),
         (plain_function, "fast", {}, "makes its steps itself"),
@@ -123,6 +123,57 @@ def test_what_differs_or_cannot_be_is_exact_and_says_why(one: Any, steps: str, t
     assert says in history.steps_reason
     assert f"local steps: exact, since {history.steps_reason}" in history.summary()
     assert bits(history) == bits(run("exact", rounds=1, one=one, task=task, **more))
+
+
+def test_clients_with_a_proximal_term_and_clipped_gradients_are_stacked() -> None:
+    """The trial holds them against the exact ones."""
+    history = run("stacked-3", rounds=1, task={"mu": 0.1, "max_grad_norm": 0.5})
+    assert (history.steps, history.steps_reason) == ("stacked-3", "")
+
+
+def builds(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
+    """The shapes of the batches for which a graph of a stack is built from now on."""
+    found, build = list[torch.Size](), stacked.StackedGraph
+
+    def counted(module: Any, loss: Any, names: Any, x: torch.Tensor, y: Any) -> Any:
+        found.append(x.shape)
+        return build(module, loss, names, x, y)
+
+    monkeypatch.setattr(stacked, "StackedGraph", counted)
+    return found
+
+
+@pytest.mark.parametrize("steps", ["stacked", "fast"])
+def test_what_cannot_be_stacked_is_built_once_and_not_for_each_number_of_clients(
+    steps: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = builds(monkeypatch)
+    monkeypatch.setattr(ways._Trial, "seconds", lambda trial: {"exact": 1.0}.get(trial.stepper.steps.name, 2.0))
+    history = run(steps, one=learner(lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))))
+    assert history.steps == "exact"
+    assert history.steps_reason.startswith("tracing failed with ")
+    assert len(built) == 1
+
+
+class Narrow(nn.Linear):
+    """Reads a value of a batch of more than two examples, which a graph cannot."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x) > 2:
+            float(x.sum())
+        return super().forward(x)
+
+
+def test_a_shape_that_cannot_be_stacked_is_built_once_however_many_clients_and_rounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    built, one = builds(monkeypatch), learner(lambda: Narrow(6, 3))
+    stepper, model = ways.Stepper(one, Steps("stacked", 2)), one.initial(0)
+    clients = [(f"device {number}", data) for number, data in enumerate(DATA)]
+    for number in (1, 2):
+        assert not [found for found in stepper.all(model, clients, task(), number) if isinstance(found, Exception)]
+    assert built == [torch.Size([2, 4, 6])]
+    assert stepper.refused.startswith("tracing failed with ")
 
 
 def test_a_large_model_is_not_stacked() -> None:
