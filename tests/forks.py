@@ -24,30 +24,30 @@ from typing import Any
 
 COORDINATOR, ANY = "coordinator.cli", "client_sdk.cli"
 SERVES = "coordinator.authority.app coordinator.service.process coordinator.store.migrate coordinator.store.sql"
-IMPORTED = {
-    COORDINATOR: [*SERVES.split(), "dashboards.site", "pydantic.v1", "structlog", "uvloop"],
-    ANY: [],
-}
+ASKS = "client_sdk.http.operator coordinator.verify dashboards.cli"
+IMPORTED = [COORDINATOR, ANY, *SERVES.split(), *ASKS.split(), "dashboards.site", "pydantic.v1", "structlog", "uvloop"]
 PR_SET_CHILD_SUBREAPER = 36
 _one_at_a_time = threading.Lock()
 
 
 class Forked(subprocess.Popen[str]):
-    """``python -m MODULE`` with these words, a child of this process; of Popen's other options it has ``env`` and
+    """``python -m MODULE`` with these words, a child of this process; it takes Popen's options of streams, ``env`` and
     ``cwd``."""
 
-    def __init__(self, words: list[str], module: str = COORDINATOR, *, stdout: int, stderr: int, **where: Any) -> None:
+    def __init__(self, words: list[str], module: str = COORDINATOR, *, text: bool = True, **options: Any) -> None:
         self.module = module
-        super().__init__(words, stdout=stdout, stderr=stderr, text=True, **where)
+        super().__init__(words, text=text, **options)
 
     def _execute_child(self, args: list[str], *more: Any) -> None:
         folder, environment, pipes = more[4] or Path.cwd(), more[5] or dict(os.environ), more[9:15]
-        body = json.dumps({"words": args, "folder": str(folder), "environment": environment}).encode()
+        asked = {"module": self.module, "words": args, "folder": str(folder), "environment": environment}
+        ends = [own if end == -1 else end for own, end in enumerate((pipes[0], pipes[3], pipes[5]))]
+        body = json.dumps(asked).encode()
         with _one_at_a_time:
-            _, ours = _server(self.module)
+            _, ours = _server()
             # Who has lost its parent is a child of the process that asks to have it: this one, for a moment.
             ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-            socket.send_fds(ours, [len(body).to_bytes(4, "big")], [max(pipes[0], 0), pipes[3], pipes[5]])
+            socket.send_fds(ours, [len(body).to_bytes(4, "big")], ends)
             ours.sendall(body)
             self.pid = int.from_bytes(_whole(ours, 4), "big")
             ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0)
@@ -67,10 +67,10 @@ def run(words: list[str], module: str = ANY, *, timeout: float = 60, **where: An
 
 
 @cache
-def _server(module: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
+def _server() -> tuple[subprocess.Popen[bytes], socket.socket]:
     """The process that forks, and the connection to it, with which it ends."""
     ours, theirs = socket.socketpair()
-    command, root = [sys.executable, "-m", "tests.forks", module, str(theirs.fileno())], Path(__file__).parents[1]
+    command, root = [sys.executable, "-m", "tests.forks", str(theirs.fileno())], Path(__file__).parents[1]
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
     with theirs:
         return subprocess.Popen(command, cwd=root, pass_fds=[theirs.fileno()], **quiet), ours
@@ -111,21 +111,23 @@ def _serve(theirs: socket.socket) -> dict[str, Any]:
             os.close(end)
 
 
-def _main(module: str, descriptor: str) -> None:
+def _main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for name in (module, *IMPORTED[module]):
+    for name in IMPORTED:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
-    asked = _serve(socket.socket(fileno=int(descriptor)))
+    asked = _serve(socket.socket(fileno=int(sys.argv[1])))
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
     os.environ.clear()
     os.environ.update(asked["environment"])
     os.chdir(asked["folder"])
-    command = sys.modules["__main__"] = sys.modules[module]
+    command = sys.modules["__main__"] = sys.modules[asked["module"]]
     sys.path[0], sys.argv, tempfile.tempdir = asked["folder"], [str(command.__file__), *asked["words"]], None
-    command.app() if module == COORDINATOR else command.main()
+    command.app() if asked["module"] == COORDINATOR else command.main()
 
 
 if __name__ == "__main__":
-    _main(*sys.argv[1:])
+    _main()

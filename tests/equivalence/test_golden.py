@@ -36,7 +36,6 @@ import select
 import signal
 import sqlite3
 import subprocess
-import sys
 import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -54,6 +53,7 @@ from typer.main import get_command
 
 from tests.equivalence import pinned
 from tests.equivalence.pinned import Behaviour, History, Learner, Plan, simulate
+from tests.forks import Forked
 
 pytestmark = pytest.mark.whole
 
@@ -539,8 +539,8 @@ def test_words_are_the_golden_ones(what: str) -> None:
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
     """The address of ``quorate serve`` on an empty folder."""
-    command = [sys.executable, "-m", pinned.CLI_MODULE, "serve", "--json", "--data", str(folder), "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    words = ["serve", "--json", "--data", str(folder), "--port", "0"]
+    process = Forked(words, pinned.CLI_MODULE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         assert process.stdout is not None
         ready, _, _ = select.select([process.stdout], [], [], 60)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import forks
 from tests.coordinator.service.conftest import Server
 from tests.flower.folders import write_app
 
@@ -40,9 +40,8 @@ def query(message: Message, context: Context) -> Message:
 
 
 def flower_run(app: Path, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "client_sdk.cli", "flower", "run", str(app), *options]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("QUORATE_")} | variables
-    return subprocess.run(command, capture_output=True, text=True, timeout=500, check=False, env=environment)
+    return forks.run(["flower", "run", str(app), *options], timeout=500, env=environment)
 
 
 def test_plain_lines_and_what_the_app_prints_goes_to_standard_error(tmp_path: Path) -> None:
