@@ -54,6 +54,7 @@ from typer.main import get_command
 from tests.equivalence import pinned
 from tests.equivalence.pinned import Behaviour, History, Learner, Plan, simulate
 from tests.forks import Forked
+from tests.rotating import in_parts
 
 pytestmark = pytest.mark.whole
 
@@ -350,7 +351,7 @@ def test_run_writes_the_golden_rows(run: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("run", in_parts(RUNS, of=2))
 def test_run_of_two_processes_writes_the_same_rows(run: str, tmp_path: Path) -> None:
     hold(run, played(run, tmp_path / "run", engine="processes", workers=2))
 

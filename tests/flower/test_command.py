@@ -12,6 +12,7 @@ import pytest
 from tests import forks
 from tests.coordinator.service.conftest import Server
 from tests.flower.folders import write_app
+from tests.rotating import on_day
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -115,6 +116,7 @@ def test_a_refusal_ends_the_command_and_it_says_what_can_become_of_the_run(
         server.stop()
 
 
+@on_day(0, of=3)
 def test_client_app_that_hangs_does_not_hold_the_run_for_longer_than_the_timeout(tmp_path: Path) -> None:
     server = (
         HEAD
@@ -133,6 +135,7 @@ def test_client_app_that_hangs_does_not_hold_the_run_for_longer_than_the_timeout
     assert 20 <= last["seconds"] < 60
 
 
+@on_day(1, of=3)
 def test_hundred_nodes(tmp_path: Path) -> None:
     server = (
         HEAD
@@ -150,6 +153,7 @@ def test_hundred_nodes(tmp_path: Path) -> None:
     assert json.loads(done.stdout.splitlines()[-1])["replies"] == 200
 
 
+@on_day(2, of=3)
 def test_model_of_100_megabytes(tmp_path: Path) -> None:
     server = (
         "import numpy as np"

@@ -20,6 +20,7 @@ from client_sdk.protocol.flower import FlowerTask
 from client_sdk.protocol.problems import Problem, problem
 from tests.client_sdk.flower.apps import CLIENT, CLIENTAPP, write_app
 from tests.client_sdk.flower.messages import APP, LATE, ScriptedPort
+from tests.rotating import in_parts
 
 pytestmark = pytest.mark.slow
 
@@ -159,19 +160,22 @@ def test_a_message_that_was_answered_long_ago_gets_an_error_and_no_second_change
 
 @pytest.mark.parametrize(
     ("kind", "code", "reason"),
-    [
-        ("train.fails", 2, "<class 'ZeroDivisionError'>:<'no examples'>"),
-        ("train.exits", 2, "<class 'SystemExit'>:<'enough'>"),
-        ("train.returns", 2, "The ClientApp returned a int, not a Message."),
-        ("train.unknown", 2, "<class 'ValueError'>:<'No train function registered with name 'unknown''>"),
-        ("evaluate", 2, "<class 'ValueError'>:<'No evaluate function registered with name 'default''>"),
-        ("train.large", 4, "start the run with a larger --max-reply."),
-        ("train.leaves", 8, "The process of the ClientApp ended with status 3 while it worked on this message."),
-        ("train.asks", 2, "<class 'EOFError'>"),
-        ("train.odd", 2, "<class 'FileNotFoundError'>:<'no file caf?.npy'>"),
-        ("train.unsayable", 2, "Unsayable'>:<'its text raises KeyError'>"),
-        ("train.dies", 8, "was ended by SIGKILL (the system may have been short of memory)"),
-    ],
+    in_parts(
+        [
+            ("train.fails", 2, "<class 'ZeroDivisionError'>:<'no examples'>"),
+            ("train.exits", 2, "<class 'SystemExit'>:<'enough'>"),
+            ("train.returns", 2, "The ClientApp returned a int, not a Message."),
+            ("train.unknown", 2, "<class 'ValueError'>:<'No train function registered with name 'unknown''>"),
+            ("evaluate", 2, "<class 'ValueError'>:<'No evaluate function registered with name 'default''>"),
+            ("train.large", 4, "start the run with a larger --max-reply."),
+            ("train.leaves", 8, "The process of the ClientApp ended with status 3 while it worked on this message."),
+            ("train.asks", 2, "<class 'EOFError'>"),
+            ("train.odd", 2, "<class 'FileNotFoundError'>:<'no file caf?.npy'>"),
+            ("train.unsayable", 2, "Unsayable'>:<'its text raises KeyError'>"),
+            ("train.dies", 8, "was ended by SIGKILL (the system may have been short of memory)"),
+        ],
+        of=2,
+    ),
 )
 def test_what_goes_wrong_is_an_error_reply_and_the_state_is_as_it_was(
     node: Node, kind: str, code: int, reason: str

@@ -20,6 +20,7 @@ from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.spec import JobSpec
 from coordinator.datacenter.training import train
 from tests.coordinator.datacenter.models import examples, largest_difference, plain
+from tests.rotating import on_day
 
 pytestmark = [pytest.mark.whole, pytest.mark.datacenter]
 
@@ -109,7 +110,7 @@ def test_in_a_log_a_training_says_only_now_and_then_how_far_it_is() -> None:
     assert found == [1, 11, 21, 25]
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_under_torchrun_by_hand_rank_0_tells(data: str, tmp_path: Path) -> None:
     torchrun = (
         "-m",

@@ -26,22 +26,33 @@ from tests.rotating import on_day, taking_turns
 
 pytestmark = [pytest.mark.datacenter, pytest.mark.slow]
 
-TURNS = 8
+QUARTERS, TURNS = 4, 8
 PLAIN = "uneven batch"
 
 
 @dataclass(frozen=True)
 class Play:
-    """Cells that one group of so many ranks plays: all, or an eighth (``turn``)."""
+    """Cells that one group of so many ranks plays: one of ``turns`` parts, with each strategy and each case in it."""
 
     world: int
-    turn: int | None = None
+    turn: int
+    turns: int = TURNS
 
     @property
     def cells(self) -> list[tuple[str, str]]:
         names = [name for name, one in STRATEGIES.items() if self.world in one.worlds]
-        found = [(name, case) for name in names for case in CASES]
-        return found if self.turn is None else found[self.turn :: TURNS]
+        places = {(name, case): i + j for i, name in enumerate(names) for j, case in enumerate(CASES)}
+        return [cell for cell, place in places.items() if place % self.turns == self.turn]
+
+
+def quarters() -> list[Any]:
+    """The cells of two ranks, with the part in which each is played: CI plays one on each day."""
+    plays = [Play(2, turn, QUARTERS) for turn in range(QUARTERS)]
+    return [
+        pytest.param(*cell, play, id="-".join(cell), marks=on_day(play.turn, of=QUARTERS))
+        for play in plays
+        for cell in play.cells
+    ]
 
 
 def learner_of(strategy: str, case: str) -> Learner:
@@ -113,9 +124,9 @@ def check(strategy: str, case: str, found: list[Any], wanted: tuple[Tensors, Rep
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("strategy", "case"), Play(2).cells)
-def test_a_strategy_gives_what_the_table_says(strategy: str, case: str) -> None:
-    found = [cells[strategy, case] for cells in by_ranks(Play(2))]
+@pytest.mark.parametrize(("strategy", "case", "play"), quarters())
+def test_a_strategy_gives_what_the_table_says(strategy: str, case: str, play: Play) -> None:
+    found = [cells[strategy, case] for cells in by_ranks(play)]
     check(strategy, case, found, alone(strategy, case))
 
 
@@ -247,6 +258,7 @@ def in_bfloat16(group: Group) -> dict[str, float]:
     return found
 
 
+@on_day(1, of=2)
 def test_bfloat16_ends_near_the_loss_of_float32() -> None:
     data = models.examples(400)
     first = SINGLE.evaluate(SINGLE.initial(1), data).metrics["loss"]
