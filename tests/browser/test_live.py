@@ -127,6 +127,7 @@ def test_the_cards_of_runs_say_whether_they_learn(visit: Visit, server: Server) 
     page.get_by_text("on 20 examples").wait_for()
 
 
+@on_day(0, of=2)
 def test_eight_tabs_share_one_stream(visit: Visit, server: Server) -> None:
     visitor = visit()
     visitor.log_in(server.key)

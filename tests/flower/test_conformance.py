@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests import forks
-from tests.rotating import DAY, on_day
+from tests.rotating import DAY, in_parts, on_day
 
 APPS = Path(__file__).parent / "apps"
 ROOT = APPS.parents[2]
@@ -77,11 +77,14 @@ def same(ours: Any, flowers: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "totals"),
-    [
-        ("strategies", {"rounds": 2, "replies": 100, "errors": 0}),
-        ("legacy", {"rounds": 2, "replies": 20, "errors": 0}),
-        ("queries", {"rounds": 4, "replies": 24, "errors": 1}),
-    ],
+    in_parts(
+        [
+            ("strategies", {"rounds": 2, "replies": 100, "errors": 0}),
+            ("legacy", {"rounds": 2, "replies": 20, "errors": 0}),
+            ("queries", {"rounds": 4, "replies": 24, "errors": 1}),
+        ],
+        of=3,
+    ),
 )
 def test_numbers_are_those_of_flowers_own_simulation(
     name: str, totals: dict[str, int], reference: dict[str, Any], tmp_path: Path

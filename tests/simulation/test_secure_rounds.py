@@ -255,6 +255,7 @@ def test_no_plan_names_primitives(words: dict[str, Any]) -> None:
         )
 
 
+@on_day(1, of=2)
 def test_what_hides_nothing_is_loaded_by_no_device_and_no_coordinator() -> None:
     code = (
         "import sys, client_sdk.cli, client_sdk.http.client, coordinator.service, coordinator.runtime.coordinator\n"

@@ -20,7 +20,7 @@ from client_sdk.protocol.flower import FlowerTask
 from client_sdk.protocol.problems import Problem, problem
 from tests.client_sdk.flower.apps import CLIENT, CLIENTAPP, write_app
 from tests.client_sdk.flower.messages import APP, LATE, ScriptedPort
-from tests.rotating import in_parts
+from tests.rotating import in_parts, on_day
 
 pytestmark = pytest.mark.slow
 
@@ -211,6 +211,7 @@ def test_an_error_that_the_app_itself_replies_keeps_its_code(node: Node) -> None
     assert (node.port.errors[message].code, node.port.errors[message].reason) == (77, "not today")
 
 
+@on_day(1, of=2)
 def test_an_app_that_hangs_is_stopped_when_the_time_of_its_message_is_over(node: Node) -> None:
     message, after = node.port.add(1, "train.hangs", expires_in_s=1.5), node.port.add(2)
     node.serve()
@@ -219,6 +220,7 @@ def test_an_app_that_hangs_is_stopped_when_the_time_of_its_message_is_over(node:
     assert node.calls(after) == 1
 
 
+@on_day(0, of=2)
 def test_repro_an_app_that_hangs_while_it_is_loaded_again_holds_the_device_no_longer_than_its_message(
     tmp_path: Path,
 ) -> None:
@@ -264,6 +266,7 @@ def test_while_the_app_works_the_device_says_that_it_is_there(node: Node, monkey
     assert len(busy) >= 3
 
 
+@on_day(1, of=2)
 def test_a_stop_ends_it_within_a_second_also_while_the_app_hangs(tmp_path: Path, app_dir: Path) -> None:
     stop = Event()
     with AppProcess(app_dir, CLIENTAPP, stopped=stop.is_set) as own:

@@ -92,7 +92,7 @@ def test_the_sizes_are_those_where_the_bound_is_tight() -> None:
     assert all(RING_20.parameters(n).neighbours < n - 1 for n in (17, 18, 19, 20))
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_the_cheater_gets_far() -> None:
     """Otherwise the tests above would say nothing: sums are completed, lists differ over one roster, checkpoints are
     left and attempts restarted, devices stand in two rosters, and most refusals come up."""

@@ -84,7 +84,7 @@ def test_what_is_missing_is_reported_before_a_process_starts(
     assert "coordinator.datacenter.rank" not in done.stderr
 
 
-@pytest.mark.slow
+@on_day(1, of=2)
 def test_one_process_trains_and_tells(data: str, tmp_path: Path) -> None:
     out = tmp_path / "model.safetensors"
     done = quorate(LEARNER, "--data", data, "--steps", "8", "--batch", "12", "--lr", "0.05", "--out", str(out))

@@ -509,7 +509,7 @@ def all_reduces(group: Group, plan: dict[str, str]) -> int:
     return sum(number for kind, number in counts.items() if "functional.all_reduce" in str(kind))
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_a_layer_of_a_transformer_is_added_up_four_times() -> None:
     """As Megatron does: twice forward and twice backward; without *input* q, k and v are added up one by one."""
     assert together(2, all_reduces, DIVIDED)[0] == 4 * 4

@@ -22,7 +22,7 @@ from scripts.strategy_table import PAGE, page
 from tests.coordinator.datacenter import models
 from tests.coordinator.datacenter.ranks import Group, attempt, together
 from tests.coordinator.datacenter.strategies import ADAM, BASE, CASES, DEEP, LIVES, STRATEGIES, TOLERANCE, dying
-from tests.rotating import on_day, taking_turns
+from tests.rotating import in_parts, on_day, taking_turns
 
 pytestmark = [pytest.mark.datacenter, pytest.mark.slow]
 
@@ -391,7 +391,7 @@ def more_of_it(group: Group, rest: Recipe, options: dict[str, Any]) -> Any:
     return attempt(train, DEEP, DEEP.initial(1), models.examples(), rest, group=group, **options)
 
 
-@pytest.mark.parametrize("name", LOCAL)
+@pytest.mark.parametrize("name", in_parts(LOCAL, of=2))
 def test_models_are_averaged_after_so_many_steps(name: str) -> None:
     learner = ADAM if name == "DiLoCo" else DEEP
     wanted = by_hand(LOCAL[name], learner, 21, 2)
