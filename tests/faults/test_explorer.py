@@ -1,7 +1,7 @@
 """The fault explorer finds no bug in the product, and finds every mutant.
 
 The seeds rotate: each day begins at another seed. ``EXPLORE_SCHEDULES`` and ``EXPLORE_SEED`` override it. The seeds of
-the corpus (``corpus.py``) are played besides, until every event and every fault has met every phase.
+the corpus (``corpus.py``) are played every other day, until every event and every fault has met every phase.
 """
 
 from __future__ import annotations
