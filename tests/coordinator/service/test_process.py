@@ -25,6 +25,7 @@ from coordinator.settings import Settings
 from coordinator.store import open_store
 from coordinator.store.port import StoreError
 from coordinator.verify import AuditWitness, verify
+from tests import forks
 from tests.coordinator.service.conftest import Server, launch
 from tests.coordinator.service.test_rounds import until
 from tests.rotating import in_parts, on_day
@@ -297,3 +298,15 @@ def test_an_audit_key_that_cannot_be_used_is_refused(tmp_path: Path, monkeypatch
     assert not (tmp_path / "data" / "audit-key.pem").exists()
     rows, wrong = of_audit(tmp_path / "data", made_or_read(path).public_hex)
     assert (rows[0], wrong) == (("quorate serve", "audit.key"), [])
+
+
+@pytest.mark.slow
+def test_a_fork_says_what_a_new_process_says(tmp_path: Path) -> None:
+    """Most servers and commands of the tests are forks (``tests/forks.py``)."""
+    asked = os.environ | {"QUORATE_DATABASE": "postgresql+nothing://127.0.0.1/quorate"}
+    words = ["serve", "--data", "here", "--port", "0"]
+    command = [sys.executable, "-m", "coordinator.cli", *words]
+    new = subprocess.run(command, cwd=tmp_path, env=asked, capture_output=True, text=True, timeout=60, check=False)
+    fork = forks.run(words, forks.COORDINATOR, cwd=tmp_path, env=asked)
+    assert (fork.returncode, fork.stdout, fork.stderr) == (new.returncode, new.stdout, new.stderr)
+    assert (new.returncode, len(new.stderr.splitlines())) == (1, 1)
