@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -22,3 +23,15 @@ def taking_turns(*cases: Any) -> list[Any]:
     return [
         case if number == today else pytest.param(case, marks=pytest.mark.soak) for number, case in enumerate(cases)
     ]
+
+
+def in_parts(cases: Iterable[Any], *, of: int) -> list[Any]:
+    """The cases for ``parametrize``, where a tuple has several arguments: one of so many parts of them each day; the
+    others are soak tests."""
+    found = list(cases)
+    for number, case in enumerate(found):
+        if number % of != DAY % of:
+            values = getattr(case, "values", case if isinstance(case, tuple) else (case,))
+            marks = [*getattr(case, "marks", ()), pytest.mark.soak]
+            found[number] = pytest.param(*values, marks=marks, id=getattr(case, "id", None))
+    return found

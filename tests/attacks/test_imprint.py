@@ -34,6 +34,7 @@ from simulation.learners import mnist_mlp
 from tests.attacks.imprint import HIDDEN, Images, crafted, data_of, read_out, summed
 from tests.client_sdk.bounds import any_work
 from tests.coordinator.service.conftest import Server
+from tests.rotating import on_day
 
 DEVICES, EXAMPLES = 64, 20
 LEARNER = "quorate:mnist-mlp"
@@ -84,6 +85,7 @@ def test_without_rules_single_images_are_in_a_sum() -> None:
     assert printed(WHOLE, 0) >= 10, "the floors under the work do not stop a layer that is made for them"
 
 
+@on_day(1, of=2)
 def test_the_crafted_work_and_the_crafted_first_model_are_refused() -> None:
     assert work_refusal(ONE, SecureBounds(), EXAMPLES)
     assert not work_refusal(WHOLE, SecureBounds(), EXAMPLES)
@@ -164,7 +166,7 @@ class Fleet:
             thread.join(20)
 
 
-@pytest.mark.slow
+@on_day(1, of=2)
 def test_over_the_wire_images_are_in_the_sum_without_rules_and_no_device_trains_with_them(tmp_path: Path) -> None:
     devices, server = 8, Server.start(tmp_path / "data")
     model = crafted(first_model(), devices)
@@ -192,7 +194,7 @@ def test_over_the_wire_images_are_in_the_sum_without_rules_and_no_device_trains_
         server.stop()
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_a_signed_model_is_answered_also_by_devices_that_join_later_and_one_that_another_key_signed_by_none(
     tmp_path: Path,
 ) -> None:

@@ -14,6 +14,7 @@ from client_sdk.learning import Learner
 from client_sdk.tensors import Tensors
 from simulation import simulate
 from simulation.virtual import secure_world
+from tests.rotating import on_day
 
 DEVICES, EXAMPLES, FEATURES, CLASSES = 65, 40, 20, 5
 BATCH = 2
@@ -71,10 +72,12 @@ def cosine() -> float:
     return float(found @ update / np.linalg.norm(found) / np.linalg.norm(update))
 
 
+@on_day(0, of=2)
 def test_the_difference_of_two_sums_of_near_models_is_not_one_devices_update() -> None:
     assert abs(cosine()) < 0.25
 
 
+@on_day(1, of=2)
 def test_it_is_where_devices_train_in_the_order_that_the_plan_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rule is what holds, not the noise of training."""
     monkeypatch.setattr(secure_world, "private_seed", lambda *about: 5)

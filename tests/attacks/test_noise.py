@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from client_sdk.secagg.header import GraphRule, share_of
@@ -15,6 +14,7 @@ from client_sdk.tensors import Manifest, Tensors, flatten
 from simulation.learners import mnist_mlp
 from tests.attacks.imprint import crafted, data_of, read_out
 from tests.attacks.test_imprint import DEVICES, ONE, first_model
+from tests.rotating import on_day
 
 RULE = GraphRule(profile="strict")
 
@@ -41,7 +41,7 @@ def moved(model: Tensors, sum_: NDArray[np.float64]) -> Tensors:
     return found
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_a_crafted_model_reads_images_out_of_a_sum_without_noise_and_none_with_it() -> None:
     private = data_of(0, DEVICES, 1)
     model = crafted(first_model(), DEVICES)
@@ -53,7 +53,7 @@ def test_a_crafted_model_reads_images_out_of_a_sum_without_noise_and_none_with_i
     assert read_out(model, loud, private) == 0
 
 
-@pytest.mark.slow
+@on_day(1, of=2)
 def test_two_sums_of_one_model_tell_an_update_without_noise_and_hardly_more_than_a_coin_with_it() -> None:
     """Of two rounds of one model the second lacks a device. Which of two updates was it? At noise 4 both sums together
     are right in at most 55 of 100 trials on average: the update is an eighth of a deviation of what is compared."""

@@ -24,6 +24,7 @@ from coordinator.settings import Settings
 from simulation import simulate
 from simulation.history.recorded_run import RecordedRun
 from tests.coordinator.service.test_no_values_of_one_device import told
+from tests.rotating import on_day
 
 pytestmark = pytest.mark.slow
 
@@ -92,6 +93,7 @@ def exact_sizes(coordinator: Coordinator) -> int:
     return int(np.sum(np.abs(solved - SIZES) < 0.5))
 
 
+@on_day(1, of=2)
 def test_the_totals_that_a_viewer_sees_give_no_devices_size(coordinator: Coordinator) -> None:
     assert exact_sizes(coordinator) == 0
 

@@ -55,7 +55,7 @@ def test_every_strategy_is_measured_beside_a_bare_loop() -> None:
         assert {key, value or key} <= asked or key == "precision", name
 
 
-@pytest.mark.slow
+@on_day(1, of=2)
 def test_one_gpu_is_measured_by_a_script_that_runs_on_a_cpu_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ from benchmarks._flower_runs import Sample, simulations
 from benchmarks._process_tree import Metered
 from benchmarks.flower_app.flower_app import task
 from benchmarks.harness import main
+from tests.rotating import on_day
 
 
 def fixed(cpu_s: float, loss: float = 2.0) -> Callable[[Path], Sample]:
@@ -54,7 +55,7 @@ def test_what_a_command_and_its_children_use_is_counted(tmp_path: Path) -> None:
         metered.run([sys.executable, "-c", "print('why'); raise SystemExit(3)"], tmp_path / "log2")
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_ours_trains_what_the_app_says(tmp_path: Path) -> None:
     ours, _ = simulations(2)
     sample = ours(tmp_path)

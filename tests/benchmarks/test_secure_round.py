@@ -84,7 +84,7 @@ def test_a_round_beside_its_floor(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert 20 / 32 < large < 20 / 32 + 0.01, "twelve devices sum lanes of 20 bits"
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_a_wrong_sum_is_never_reported(tmp_path: Path) -> None:
     with ServerProcess(tmp_path) as server:
         fleet = Fleet(server, 6, 10_000, 20.0, 1)

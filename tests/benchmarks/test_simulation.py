@@ -60,7 +60,7 @@ def test_a_client_that_fails_ends_it() -> None:
         ours.play()
 
 
-@pytest.mark.slow
+@on_day(1, of=2)
 def test_peak_memory_is_this_process_s_own() -> None:
     """In a process of its own: the peak of this one is whatever earlier tests needed, and a child inherits it."""
     source = (

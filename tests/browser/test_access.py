@@ -11,6 +11,7 @@ from client_sdk.protocol.names import Route
 from tests.browser.conftest import Visitor
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.devices import model_bytes
+from tests.rotating import in_parts
 
 pytestmark = [pytest.mark.service, pytest.mark.slow]
 
@@ -77,7 +78,7 @@ def place(visitor: Visitor, screen: str) -> str:
     return SCREENS[screen].replace("DEVICE", visitor.page.evaluate(first))
 
 
-@pytest.mark.parametrize("screen", SCREENS)
+@pytest.mark.parametrize("screen", in_parts(SCREENS, of=2))
 def test_axe_finds_nothing(visitor: Visitor, screen: str) -> None:
     page = visitor.go(place(visitor, screen))
     page.locator("main h1").wait_for()

@@ -13,6 +13,7 @@ from client_sdk.protocol.names import Route
 from tests.browser.conftest import Visitor
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.test_rounds import until
+from tests.rotating import on_day
 
 pytestmark = [pytest.mark.service, pytest.mark.slow]
 
@@ -22,6 +23,7 @@ SCORES = {"seeds-1": (0.1, 0.5, 0.7), "seeds-2": (0.3, 0.6, 0.9), "slower": (0.1
 TASKS = {"seeds-1": {"seed": 1}, "seeds-2": {"seed": 2}, "slower": {"seed": 1, "learning_rate": 0.01}}
 
 
+@on_day(1, of=2)
 def test_without_runs_it_says_the_next_command(visit: Visit, server: Server) -> None:
     visitor = visit()
     visitor.log_in(server.key)

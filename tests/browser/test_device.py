@@ -15,6 +15,7 @@ from client_sdk.protocol.names import Route
 from tests.browser.conftest import Visitor
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.devices import Device
+from tests.rotating import on_day
 
 pytestmark = [pytest.mark.service, pytest.mark.slow]
 
@@ -22,6 +23,7 @@ Visit = Callable[..., Visitor]
 HTML = "<img src=x onerror=alert(1)>/ward 7"
 
 
+@on_day(0, of=2)
 def test_a_device_is_shown_from_the_fleet_and_from_its_lane(visit: Visit, server: Server) -> None:
     run = server.create_run("looked-into")
     device = server.device(run)
@@ -49,6 +51,7 @@ def test_a_device_is_shown_from_the_fleet_and_from_its_lane(visit: Visit, server
     assert not re.search(r"127\.0\.0\.1|::1", page.locator("main").inner_text())
 
 
+@on_day(1, of=2)
 def test_who_fits_no_run_and_whose_identity_is_shared_are_told(visit: Visit, server: Server) -> None:
     run = server.create_run("lacking")
     device = server.device(run)

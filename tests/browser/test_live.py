@@ -13,6 +13,7 @@ from tests.browser.conftest import Visitor
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.devices import Device
 from tests.coordinator.service.test_rounds import until as wait
+from tests.rotating import on_day
 
 pytestmark = [pytest.mark.service, pytest.mark.slow]
 
@@ -126,6 +127,7 @@ def test_the_cards_of_runs_say_whether_they_learn(visit: Visit, server: Server) 
     page.get_by_text("on 20 examples").wait_for()
 
 
+@on_day(0, of=2)
 def test_eight_tabs_share_one_stream(visit: Visit, server: Server) -> None:
     visitor = visit()
     visitor.log_in(server.key)
@@ -136,6 +138,7 @@ def test_eight_tabs_share_one_stream(visit: Visit, server: Server) -> None:
     assert server.http.get(Route.SYSTEM).json()["viewers"] == 1
 
 
+@on_day(0, of=2)
 def test_the_connection_comes_back_after_a_restart(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("restarted")
     server = Server.start(folder)

@@ -13,6 +13,7 @@ from client_sdk.protocol.names import Route
 from tests.browser.conftest import Visitor
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.devices import model_bytes
+from tests.rotating import on_day
 
 pytestmark = [pytest.mark.service, pytest.mark.slow]
 
@@ -37,6 +38,7 @@ def line(page: Any) -> int:
     return int(text_of(page).evaluate("box => box.value.slice(0, box.selectionStart).split('\\n').length"))
 
 
+@on_day(1, of=2)
 def test_the_form_and_the_text_are_one_plan(visit: Visit, server: Server) -> None:
     visitor = visit()
     visitor.log_in(server.key)
@@ -120,6 +122,7 @@ def test_a_run_is_started_from_a_file_and_shown_live(visit: Visit, server: Serve
     assert page.locator("main img").count() == 0
 
 
+@on_day(0, of=2)
 def test_the_statistics_of_a_first_model_are_typed_as_run_create_takes_them(
     visit: Visit, server: Server, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from tests.client_sdk.http.operated import create, wait_for_end
 from tests.client_sdk.http.secure_clients import SecureFleet
 from tests.client_sdk.http.test_real_secure_rounds import DEVICES, PLAN, ROUNDS, Mark
 from tests.coordinator.service.conftest import Server
+from tests.rotating import on_day
 
 pytestmark = [pytest.mark.service, pytest.mark.slow]
 
@@ -39,6 +40,7 @@ def spent(server: Server, tmp_path: Path) -> Iterator[str]:
         fleet.end()
 
 
+@on_day(0, of=2)
 def test_spent_devices_are_said_first_and_the_exhausted_run_is_advanced(
     visit: Callable[..., Visitor], server: Server, spent: str
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from client_sdk.protocol.names import Route
 from tests.browser.conftest import Visitor
 from tests.coordinator.service.conftest import Server
+from tests.rotating import on_day
 
 pytestmark = [pytest.mark.service, pytest.mark.slow]
 
@@ -38,6 +39,7 @@ def turn(page: Any, state: str) -> None:
     )
 
 
+@on_day(1, of=2)
 def test_all_of_eight_tabs_are_live_and_can_act(visit: Visit, server: Server) -> None:
     run = server.create_run("in-eight-tabs")
     visitor = visit()

@@ -9,6 +9,7 @@ import pytest
 from client_sdk.protocol.names import Route
 from tests.browser.conftest import Visitor
 from tests.coordinator.service.conftest import Server
+from tests.rotating import on_day
 
 pytestmark = [pytest.mark.service, pytest.mark.slow]
 
@@ -24,6 +25,7 @@ def devices(server: Server) -> list[str]:
     return [device["device"] for device in server.http.get(Route.DEVICES).json()]
 
 
+@on_day(0, of=2)
 def test_an_empty_fleet_says_the_next_command(visit: Visit, server: Server) -> None:
     visitor = visit()
     visitor.log_in(server.key)

@@ -13,14 +13,13 @@ from pathlib import Path
 import pytest
 
 from client_sdk.protocol.names import Route
+from tests import forks
 from tests.coordinator.service.conftest import Server
 from tests.rotating import on_day
 
 
 def call(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dashboards.cli", "dashboard", *arguments]
-    given = os.environ | environment
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=given)
+    return forks.run(["dashboard", *arguments], env=os.environ | environment)
 
 
 def started(*arguments: str) -> tuple[list[str], str]:

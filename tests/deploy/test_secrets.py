@@ -27,6 +27,7 @@ from sqlalchemy import MetaData, create_engine, text
 from client_sdk.credentials.enrolment_token import EnrolmentToken
 from client_sdk.protocol.authority import AuthorityRoute
 from client_sdk.protocol.names import Route
+from tests import forks
 from tests.coordinator.service.conftest import Log, Server
 from tests.coordinator.service.devices import Device
 from tests.coordinator.service.test_rounds import until
@@ -360,9 +361,8 @@ def test_nor_with_postgresql_and_its_password_and_a_log_in_json(tmp_path: Path) 
     ids=["away", "no driver", "sqlite", "no scheme", "no port"],
 )
 def test_repro_a_start_that_fails_does_not_show_the_databases_password(tmp_path: Path, url: str) -> None:
-    command = [sys.executable, "-m", "quorate", "serve", "--data", str(tmp_path / "data"), "--port", "0"]
     asked = {**os.environ, "QUORATE_DATABASE": url}
-    done = subprocess.run(command, cwd=tmp_path, env=asked, capture_output=True, text=True, timeout=60, check=False)
+    done = forks.run(["serve", "--data", str(tmp_path / "data"), "--port", "0"], cwd=tmp_path, env=asked)
     assert (done.returncode, done.stdout) == (1, "")
     assert "database" in done.stderr
     assert "Traceback" not in done.stderr
@@ -373,8 +373,7 @@ def test_repro_a_start_that_fails_does_not_show_the_databases_password(tmp_path:
 @pytest.mark.parametrize("command", [["serve", "--port", "0", "--database"], ["verify"]], ids=lambda words: words[0])
 @pytest.mark.parametrize("form", ["postgresql://q:{}@db/q", "postgresql+psycopg://db/q?user=q&password={}"])
 def test_a_databases_password_on_a_command_line_is_refused(tmp_path: Path, command: list[str], form: str) -> None:
-    words = [sys.executable, "-m", "quorate", *command, form.format(PASSWORD)]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = forks.run([*command, form.format(PASSWORD)], cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert "which every user of this machine could read" in done.stderr
     assert PASSWORD not in done.stderr

@@ -7,8 +7,6 @@ killed in the middle of a round.
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from client_sdk.http.operator import OperatorClient
 from client_sdk.protocol.operators import RoundView
 from client_sdk.tensors import to_bytes
 from simulation import History
+from tests import forks
 from tests.coordinator.datacenter.agents import (
     NAME,
     Command,
@@ -59,8 +58,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 def quorate(folder: Path, *arguments: str) -> str:
     """What a command says; it must succeed."""
-    command = [sys.executable, "-m", "client_sdk.cli", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    done = forks.run(list(arguments), cwd=folder, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -36,7 +36,6 @@ import select
 import signal
 import sqlite3
 import subprocess
-import sys
 import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -54,6 +53,8 @@ from typer.main import get_command
 
 from tests.equivalence import pinned
 from tests.equivalence.pinned import Behaviour, History, Learner, Plan, simulate
+from tests.forks import Forked
+from tests.rotating import in_parts
 
 pytestmark = pytest.mark.whole
 
@@ -350,7 +351,7 @@ def test_run_writes_the_golden_rows(run: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("run", in_parts(RUNS, of=2))
 def test_run_of_two_processes_writes_the_same_rows(run: str, tmp_path: Path) -> None:
     hold(run, played(run, tmp_path / "run", engine="processes", workers=2))
 
@@ -539,8 +540,8 @@ def test_words_are_the_golden_ones(what: str) -> None:
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
     """The address of ``quorate serve`` on an empty folder."""
-    command = [sys.executable, "-m", pinned.CLI_MODULE, "serve", "--json", "--data", str(folder), "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    words = ["serve", "--json", "--data", str(folder), "--port", "0"]
+    process = Forked(words, pinned.CLI_MODULE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         assert process.stdout is not None
         ready, _, _ = select.select([process.stdout], [], [], 60)

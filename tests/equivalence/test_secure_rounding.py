@@ -18,6 +18,7 @@ from coordinator.engine.plan_file import PlanError
 from simulation import History, simulate
 from simulation.errors import SimulationWarning
 from tests.client_sdk.commands.run_cli import quorate
+from tests.rotating import in_parts
 
 LEARNER = Learner(
     model=lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), loss=nn.functional.cross_entropy
@@ -53,7 +54,7 @@ def step(history: History) -> NDArray[Any]:
     return np.concatenate([(after[name] - before[name]).ravel() for name in sorted(before)])
 
 
-@pytest.mark.parametrize("q", range(8, 17))
+@pytest.mark.parametrize("q", in_parts(range(8, 17), of=2))
 def test_a_plan_that_is_begun_learns_or_it_is_said(q: int) -> None:
     """The default cap is 10,000, devices have 32 examples. With the advised cap the step is near the plain one."""
     plain = step(play(plan()))

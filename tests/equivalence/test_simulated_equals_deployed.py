@@ -32,6 +32,7 @@ from simulation.engines import EngineName
 from simulation.virtual.secure_world import SimulatedAuthority
 from tests.coordinator.service.conftest import Server
 from tests.examples.page_package import installed_in
+from tests.forks import ANY, Forked
 
 SIZES = (5, 23, 40)
 ROUNDS = 2
@@ -283,16 +284,16 @@ def deployed(learner: Any, tmp_path_factory: pytest.TempPathFactory) -> Deployed
     return Deployed(ids, lines, counted, secret, secrets, model)
 
 
-def start_device(folder: Path, server: Server, number: int) -> subprocess.Popen[bytes]:
+def start_device(folder: Path, server: Server, number: int) -> Forked:
     """The process of a device with this shard."""
     x, y = shard(number)
     np.savez(folder / f"{number}.npz", x=x, y=y)
-    command = [sys.executable, "-m", "client_sdk.cli", "device", "--coordinator", server.url]
+    command = ["device", "--coordinator", server.url]
     command += ["--token-file", server.token_file, "--learner", "both_ways:learner", "--data", f"{number}.npz"]
     command += ["--folder", f"device-{number}", "--label", f"shard-{number}", "--smallest-cohort", "3"]
     command += ["--origins", "any", "--largest-move", "0"]
     command += ["--fewest-examples", "1", "--largest-batch", "1"]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
+    return Forked(command, ANY, cwd=folder, stdout=subprocess.DEVNULL)
 
 
 def committed(operator: OperatorClient, run: str) -> None:

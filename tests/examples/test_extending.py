@@ -22,6 +22,7 @@ from client_sdk.tensors import from_bytes
 from coordinator.engine.plan_file import PlanError
 from simulation import History, simulate
 from tests.examples.page_package import PAGE, ROOT, blocks, installed_in
+from tests.rotating import on_day
 
 
 @pytest.fixture
@@ -142,7 +143,7 @@ def of_the_package(package: Path, installed: Path, *options: str) -> subprocess.
     )
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_the_packages_own_tests_pass(package: Path, without_checkout: Path) -> None:
     done = of_the_package(package, without_checkout)
     assert done.returncode == 0, done.stdout[-3000:]
@@ -192,7 +193,7 @@ def defined(folder: str) -> Iterator[str]:
                     pass
 
 
-@pytest.mark.slow
+@on_day(1, of=2)
 def test_what_the_page_names_is_there() -> None:
     text = re.sub(r"^```.*?^```$", "", PAGE, flags=re.DOTALL | re.MULTILINE)
     names = set(re.findall(r"`(\w+)`", text))

@@ -1,7 +1,7 @@
 """The fault explorer finds no bug in the product, and finds every mutant.
 
 The seeds rotate: each day begins at another seed. ``EXPLORE_SCHEDULES`` and ``EXPLORE_SEED`` override it. The seeds of
-the corpus (``corpus.py``) are played besides, until every event and every fault has met every phase.
+the corpus (``corpus.py``) are played every other day, until every event and every fault has met every phase.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from tests.explorer.shrink import shrink
 from tests.faults import corpus
 from tests.faults.corpus import ANEW, Corpus, Known, complete, cover, shows
 from tests.faults.soak_page import add_to_count
+from tests.rotating import in_parts, on_day
 
 pytestmark = pytest.mark.whole
 
@@ -50,7 +51,7 @@ def failures(report: SearchReport) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_repro_a_schedule_is_the_same_whatever_the_order_of_sets() -> None:
     """Devices of a Flower run were woken in the order of a set of texts, which differs from process to process."""
 
@@ -66,20 +67,23 @@ def test_repro_a_schedule_is_the_same_whatever_the_order_of_sets() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_no_invariant_breaks_and_every_event_and_fault_meets_every_phase(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    report = explore(SEED, SCHEDULES, jobs=2)
-    complete(report.coverage, Corpus.read().schedules)
+def test_no_invariant_breaks(capsys: pytest.CaptureFixture[str]) -> None:
+    report = explore(SEED, SCHEDULES)
     with capsys.disabled():
         print(f"\nexplorer, from seed {SEED}: {report.to_json()}")
     assert not report.findings, failures(report)
     assert report.tally.schedules == SCHEDULES
-    assert not report.coverage.never(), f"never met: {report.coverage.never()}; {ANEW}"
+
+
+@on_day(1, of=2)
+@pytest.mark.timeout(1800)
+def test_every_event_and_fault_meets_every_phase() -> None:
+    never = complete(Coverage(), Corpus.read().schedules).never()
+    assert not never, f"never met: {never}; {ANEW}"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("name", in_parts(MUTANTS, of=2))
 def test_mutant_is_caught_by_the_invariant_it_breaks(name: str) -> None:
     known = Corpus.read().mutants.get(name)
     if known is not None and shows(name, known):
@@ -308,7 +312,7 @@ def test_unknown_mutant_is_refused(mutants: Callable[..., tuple[int, str, str]])
     assert "There is no mutant no-such" in err
 
 
-@pytest.mark.slow
+@on_day(1, of=2)
 def test_mutant_travels_to_other_processes() -> None:
     report = explore(0, 80, product=BuggyProduct("double-count"), jobs=2, enough=1)
     assert report.findings[0].invariant == "counts-once"

@@ -21,6 +21,7 @@ from tests.explorer.faults import DISK_FAULTS, FAULTS
 from tests.explorer.schedule import Schedule
 from tests.explorer.shape import PHASES, Shape
 from tests.explorer.world import World
+from tests.rotating import in_parts
 
 pytestmark = pytest.mark.whole
 
@@ -116,7 +117,7 @@ def met(fault: str) -> Noted:
     pytest.fail(f"{fault} did not strike in {MOST_SCHEDULES} schedules that focus on it: does anything ask for it?")
 
 
-@pytest.fixture(params=FAULTS)
+@pytest.fixture(params=in_parts(FAULTS, of=2))
 def fault(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

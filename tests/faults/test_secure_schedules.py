@@ -22,7 +22,7 @@ from tests.explorer.secure.account import in_dispute
 from tests.explorer.secure.quick_crypto import HashSigner, quick_crypto
 from tests.explorer.shape import Shape, made_secure
 from tests.faults.test_explorer import SEED, failures
-from tests.rotating import taking_turns
+from tests.rotating import on_day, taking_turns
 
 ROOT = Path(__file__).parents[2]
 REAL = 50
@@ -102,7 +102,7 @@ def test_control_shows_a_device_that_signs_twice(control: Literal["set-back", "t
     assert "spent" in broken_by(control, (SHOWN[control], *range(120)))
 
 
-@pytest.mark.slow
+@on_day(1, of=2)
 def test_without_control_no_device_signs_twice() -> None:
     """Neither where a control shows it, nor in other schedules each day."""
     assert set(broken_by("", (*SHOWN.values(), *range(SEED, SEED + 20)))) == {""}

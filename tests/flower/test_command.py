@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import forks
 from tests.coordinator.service.conftest import Server
 from tests.flower.folders import write_app
+from tests.rotating import on_day
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -40,9 +41,8 @@ def query(message: Message, context: Context) -> Message:
 
 
 def flower_run(app: Path, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "client_sdk.cli", "flower", "run", str(app), *options]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("QUORATE_")} | variables
-    return subprocess.run(command, capture_output=True, text=True, timeout=500, check=False, env=environment)
+    return forks.run(["flower", "run", str(app), *options], timeout=500, env=environment)
 
 
 def test_plain_lines_and_what_the_app_prints_goes_to_standard_error(tmp_path: Path) -> None:
@@ -116,6 +116,7 @@ def test_a_refusal_ends_the_command_and_it_says_what_can_become_of_the_run(
         server.stop()
 
 
+@on_day(0, of=3)
 def test_client_app_that_hangs_does_not_hold_the_run_for_longer_than_the_timeout(tmp_path: Path) -> None:
     server = (
         HEAD
@@ -134,6 +135,7 @@ def test_client_app_that_hangs_does_not_hold_the_run_for_longer_than_the_timeout
     assert 20 <= last["seconds"] < 60
 
 
+@on_day(1, of=3)
 def test_hundred_nodes(tmp_path: Path) -> None:
     server = (
         HEAD
@@ -151,6 +153,7 @@ def test_hundred_nodes(tmp_path: Path) -> None:
     assert json.loads(done.stdout.splitlines()[-1])["replies"] == 200
 
 
+@on_day(2, of=3)
 def test_model_of_100_megabytes(tmp_path: Path) -> None:
     server = (
         "import numpy as np"

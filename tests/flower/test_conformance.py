@@ -15,7 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.rotating import DAY, on_day
+from tests import forks
+from tests.rotating import DAY, in_parts, on_day
 
 APPS = Path(__file__).parent / "apps"
 ROOT = APPS.parents[2]
@@ -52,10 +53,8 @@ def on_flower(folder: Path, *names: str) -> Any:
 def on_quorate(name: str, folder: Path) -> tuple[Any, dict[str, float]]:
     """Return the app's numbers, and the last line of the command."""
     environment = {**os.environ, "NUMBERS": str(folder / "numbers.json")}
-    done = subprocess.run(
-        [sys.executable, "-m", "client_sdk.cli", "flower", "run", str(APPS / name), "--simulation", "5", "--json"],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    words = ["flower", "run", str(APPS / name), "--simulation", "5", "--json"]
+    done = forks.run(words, cwd=folder, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads((folder / "numbers.json").read_text()), json.loads(done.stdout.splitlines()[-1])
 
@@ -78,11 +77,14 @@ def same(ours: Any, flowers: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "totals"),
-    [
-        ("strategies", {"rounds": 2, "replies": 100, "errors": 0}),
-        ("legacy", {"rounds": 2, "replies": 20, "errors": 0}),
-        ("queries", {"rounds": 4, "replies": 24, "errors": 1}),
-    ],
+    in_parts(
+        [
+            ("strategies", {"rounds": 2, "replies": 100, "errors": 0}),
+            ("legacy", {"rounds": 2, "replies": 20, "errors": 0}),
+            ("queries", {"rounds": 4, "replies": 24, "errors": 1}),
+        ],
+        of=3,
+    ),
 )
 def test_numbers_are_those_of_flowers_own_simulation(
     name: str, totals: dict[str, int], reference: dict[str, Any], tmp_path: Path

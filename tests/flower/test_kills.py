@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ import pytest
 
 from tests.coordinator.service.conftest import Server
 from tests.flower.folders import write_app
+from tests.forks import ANY, Forked
 from tests.rotating import on_day
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -70,13 +70,11 @@ class Command:
     """``quorate flower run --json`` as a process; its lines are read while it runs."""
 
     def __init__(self, app: Path, server: Server, folder: Path, *, wait_s: float = 300) -> None:
-        command = [sys.executable, "-m", "client_sdk.cli", "flower", "run", str(app), "--run", "trial", "--json"]
+        command = ["flower", "run", str(app), "--run", "trial", "--json"]
         command += ["--coordinator", server.url, "--key-file", str(folder / "key")]
         (folder / "key").write_text(server.key)
         environment = {**os.environ, "NUMBERS": str(folder / "numbers.json")}
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-        )
+        self.process = Forked(command, ANY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
         self._wait_s = wait_s
         self.lines: list[dict[str, Any]] = []
         self.errors = ""
@@ -115,16 +113,16 @@ class Command:
 
 
 @contextmanager
-def devices(app: Path, server: Server, folder: Path, count: int = DEVICES) -> Iterator[list[subprocess.Popen[bytes]]]:
+def devices(app: Path, server: Server, folder: Path, count: int = DEVICES) -> Iterator[list[Forked]]:
     """Real devices, which write down each call of their ClientApp."""
     started = []
     for number in range(count):
-        command = [sys.executable, "-m", "client_sdk.cli", "device", "--flower", str(app)]
+        command = ["device", "--flower", str(app)]
         command += ["--coordinator", server.url, "--folder", str(folder / f"device-{number}")]
         command += ["--token-file", server.token_file]
         log = (folder / f"device-{number}.log").open("w")
         environment = {**os.environ, "CALLS": str(folder / f"calls-{number}")}
-        started.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment))
+        started.append(Forked(command, ANY, stdout=log, stderr=subprocess.STDOUT, env=environment))
     try:
         yield started
     finally:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.packaging.conftest import ROOT
+from tests.rotating import in_parts
 
 SERVICE_TEST = """
 import pytest
@@ -67,7 +68,7 @@ def test_a_missing_service_skips_with_its_reason(tmp_path: Path, source: str) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", [SERVICE_TEST, MODULE_SKIP])
+@pytest.mark.parametrize("source", in_parts([SERVICE_TEST, MODULE_SKIP], of=2))
 def test_a_missing_service_fails_in_ci(tmp_path: Path, source: str) -> None:
     status, output = run_pytest(tmp_path, source, QUORATE_CI="1")
     assert status in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED)
@@ -75,7 +76,7 @@ def test_a_missing_service_fails_in_ci(tmp_path: Path, source: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("marks", ["pytest.mark.slow", "[pytest.mark.datacenter, pytest.mark.slow]"])
+@pytest.mark.parametrize("marks", in_parts(["pytest.mark.slow", "[pytest.mark.datacenter, pytest.mark.slow]"], of=2))
 def test_a_file_of_slow_tests_alone_is_not_imported_by_make_fast(tmp_path: Path, marks: str) -> None:
     heavy = f"import pytest\n\npytestmark = {marks}\nprint('it is imported')\n\ndef test_heavy(): pass\n"
     (tmp_path / "tests").mkdir()

@@ -22,6 +22,7 @@ from coordinator.datacenter.training import GlobalOrder
 from simulation import Behaviour, History, SimulationError, simulate
 from simulation.engines import EngineName
 from simulation.virtual import secure_world
+from tests.rotating import in_parts
 
 SIZES = (24, 40, 64, 9)
 ROUNDS = 3
@@ -71,7 +72,7 @@ def run(aggregation: Mapping[str, Any] | None = None, rounds: int = ROUNDS, **op
     return simulate(plan, asked.pop("learner", LEARNER), CLIENTS, rounds=rounds, **asked)
 
 
-@pytest.mark.parametrize("codec", [name for name in codecs.names() if name != "float32@1"])
+@pytest.mark.parametrize("codec", in_parts((name for name in codecs.names() if name != "float32@1"), of=2))
 def test_lossy_codecs_leave_the_first_rounds_statistics_as_they_are(codec: str) -> None:
     plain, found = run(rounds=1), run(rounds=1, codec=codec)
     for key in STATISTICS:
@@ -126,7 +127,7 @@ def test_a_run_that_goes_on_has_the_same_bits_and_says_what_was_cut(tmp_path: Pa
     assert all(row.statistics_cut for row in again.rounds)
 
 
-@pytest.mark.parametrize("codec", codecs.linear_names())
+@pytest.mark.parametrize("codec", in_parts(codecs.linear_names(), of=2))
 def test_secure_rounds_of_any_q_and_codec_have_the_statistics_of_the_loop(
     codec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

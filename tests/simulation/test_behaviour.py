@@ -18,6 +18,7 @@ from client_sdk.tensors import Tensors
 from client_sdk.update import Update
 from simulation import Behaviour, simulate
 from simulation.virtual.behaviour import PHONES, Habits
+from tests.rotating import on_day
 from tests.simulation.test_virtual_rounds import Stepping, clients, plan
 
 
@@ -206,6 +207,7 @@ DAYTIME = Behaviour(
 )  # fmt: skip
 
 
+@on_day(1, of=2)
 def test_a_run_over_the_day_has_the_same_bits_again_and_resumed(tmp_path: Path) -> None:
     """Rounds go on over the worst hours, when too few devices come for minutes on end."""
     wanted = plan(12, cohort={"select": 8, "goal": 5, "quorum": 0.6, "collect_s": 7200.0, "select_s": 1800.0})

@@ -39,6 +39,7 @@ from simulation.fleet.trainer import (
     RoundTimes,
     Vanished,
 )
+from tests.rotating import on_day
 from tests.simulation import synthetic
 
 TINY = {"w": np.zeros(3, np.float32)}
@@ -430,7 +431,7 @@ with FleetProcesses([WorkerOrders.model_validate_json(sys.argv[1])]) as running:
 """
 
 
-@pytest.mark.slow
+@on_day(1, of=2)
 def test_workers_end_soon_on_request_and_when_their_owner_dies(tmp_path: Path, data: str):
     with FleetProcesses([orders(tmp_path / "a", data)]) as running:
         tally = running.watch(Event())
@@ -455,7 +456,7 @@ def test_workers_end_soon_on_request_and_when_their_owner_dies(tmp_path: Path, d
         time.sleep(0.1)
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_a_restarted_fleet_goes_on_with_the_same_devices(tmp_path: Path, data: str):
     from client_sdk.http.operator import OperatorClient
     from tests.coordinator.service.conftest import Server

@@ -25,6 +25,7 @@ from coordinator.store.port import DeviceRow, Reader
 from coordinator.verify import verify
 from simulation import Behaviour, History, simulate
 from simulation.virtual.simulation import Simulation
+from tests.rotating import on_day
 from tests.simulation.test_simulate import NET, digests, examples
 from tests.simulation.test_simulate import clients as net_clients
 from tests.simulation.test_simulate import plan as net_plan
@@ -162,6 +163,7 @@ play(Path(sys.argv[1]))
 """
 
 
+@on_day(0, of=2)
 def test_a_kill_while_the_folder_is_written_costs_the_round_under_way(tmp_path: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
     assert killed.returncode == -signal.SIGKILL

@@ -173,6 +173,7 @@ def test_on_the_terminal(tmp_path: Path) -> None:
 ADAPTS = {**PLAN, "privacy": {**PLAN["privacy"], "adapt": {"rate": 1.0, "lowest": 0.01, "highest": 3.0}}}
 
 
+@on_day(1, of=2)
 def test_a_clip_that_adapts_is_audited_in_the_units_of_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
     found = audit(Plan.parse(ADAPTS), canaries=200)
     assert found.holds

@@ -12,6 +12,7 @@ from coordinator.blobs import FileBlobs
 from coordinator.datafolder import BLOBS_FOLDER
 from coordinator.verify import verify
 from simulation import SimulationError, simulate
+from tests.rotating import on_day
 from tests.simulation.test_folder import INIT, clients, learner, opened, plan
 from tests.simulation.test_simulate import digests
 
@@ -58,6 +59,7 @@ def test_correlated_noise_has_the_bits_of_any_engine_and_of_any_number_of_calls(
     assert digests(play(plan=correlated, folder=tmp_path)) == found
 
 
+@on_day(1, of=2)
 def test_the_noise_is_as_large_as_the_plan_says() -> None:
     steps = []
     for seed in range(30):

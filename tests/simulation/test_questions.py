@@ -18,6 +18,7 @@ from simulation.questions import QUESTIONS, Answer, Setting, ask
 from simulation.questions.measures import Measured, device_hours, spent_s
 from simulation.questions.setting import BEHAVIOUR, CLASSES, Softmax, class_of, data_of, fleet
 from simulation.virtual.behaviour import Conduct, Habits, Phase
+from tests.rotating import on_day
 
 pytestmark = pytest.mark.slow
 TINY = Setting(devices=400, goal=24, rounds=4, target=None, seeds=1)
@@ -32,6 +33,7 @@ def runs(name: str) -> list[Measured]:
     return [one for (one,) in answer(name).arms.values()]
 
 
+@on_day(1, of=2)
 def test_over_selection_shortens_rounds_and_costs_device_hours() -> None:
     """With as many as are needed a round lasts until its deadline, since some drop out."""
     assert list(answer("over-selection").arms) == ["24 of 24", "24 of 25", "24 of 28", "24 of 33"]
@@ -42,6 +44,7 @@ def test_over_selection_shortens_rounds_and_costs_device_hours() -> None:
     assert found[0].counted < found[3].counted == 24
 
 
+@on_day(0, of=2)
 def test_a_high_quorum_at_an_early_deadline_abandons_rounds() -> None:
     found = dict(zip(answer("deadline").arms, runs("deadline"), strict=True))
     assert found["2 min, quorum 90%"].abandoned > found["2 min, quorum 50%"].abandoned
@@ -57,6 +60,7 @@ def test_partial_work_is_more_reports() -> None:
     assert seen.accuracy != full.accuracy
 
 
+@on_day(1, of=2)
 def test_old_phones_are_never_heard_where_the_first_ones_close_a_round() -> None:
     first, everybody, partial, whole = runs("never-heard")
 
@@ -69,6 +73,7 @@ def test_old_phones_are_never_heard_where_the_first_ones_close_a_round() -> None
     assert all(run.classes[name].accuracy for run in (first, whole) for name in CLASSES)
 
 
+@on_day(0, of=2)
 def test_more_epochs_move_fewer_bytes_a_point() -> None:
     found = runs("cost")
     assert found[0].down_mb / found[0].points > found[3].down_mb / found[3].points

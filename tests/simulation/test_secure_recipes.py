@@ -16,6 +16,7 @@ from coordinator.engine.aggregation.registry import RULES, SERVER_OPTIMIZERS
 from coordinator.engine.plan_file import PlanError
 from simulation import History, recipes, simulate
 from simulation.simulator.checks import SecureWay
+from tests.rotating import in_parts
 
 SECURE = {"max_norm": 10.0, "max_abs": 2.0, "minimum_cohort": 5}
 PARAMETERS: Mapping[str, Mapping[str, Any]] = {
@@ -78,7 +79,7 @@ RECIPES: dict[str, Callable[..., History]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", in_parts(RECIPES, of=2))
 def test_a_recipe_gives_the_same_bits_masked_and_quantized(name: str) -> None:
     alike(
         lambda way: RECIPES[name](

@@ -20,6 +20,7 @@ from simulation import Behaviour, History, SimulationError, Stalled, simulate
 from simulation.errors import SimulationWarning
 from simulation.history.rounds import read_events
 from simulation.virtual.behaviour import Habits
+from tests.rotating import on_day
 
 pytestmark = pytest.mark.whole
 
@@ -154,7 +155,7 @@ def test_both_ways_are_alike_where_devices_vanish_and_attempts_are_made_again(dr
     assert {row.kind for row in history.rounds} == {"secure"}
 
 
-@pytest.mark.slow
+@on_day(1, of=2)
 def test_an_attempt_is_made_again_without_those_who_vanished() -> None:
     """Too few share: the others advertise again, after the pause that each keeps."""
     asked = plan(3, select=12, goal=12, reserve=0, minimum_cohort=6)
@@ -214,7 +215,7 @@ def test_processes_give_the_same_bits() -> None:
     assert digests(play("masked", behaviour=Behaviour(dropout=0.1), engine="processes", workers=2)) == digests(serial)
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_fast_rounds_are_alike_in_both_ways() -> None:
     asked = plan(2, select=70, goal=64, reserve=6, profile="fast", drop=10, minimum_cohort=50)
     history = both(asked=asked, data=clients(90), behaviour=Behaviour(dropout=0.05))
@@ -254,6 +255,7 @@ def test_no_plan_names_primitives(words: dict[str, Any]) -> None:
         )
 
 
+@on_day(1, of=2)
 def test_what_hides_nothing_is_loaded_by_no_device_and_no_coordinator() -> None:
     code = (
         "import sys, client_sdk.cli, client_sdk.http.client, coordinator.service, coordinator.runtime.coordinator\n"

@@ -21,7 +21,7 @@ from coordinator.engine.selection import SELECTIONS, Candidate
 from coordinator.store import open_store
 from coordinator.verify import CannotVerify, verify
 from simulation import Behaviour, History, simulate
-from tests.rotating import taking_turns
+from tests.rotating import in_parts, taking_turns
 from tests.simulation.test_treatment import INIT, client
 
 CLIENTS = {f"c{number:02d}": client(2 + number % 5, number / 10) for number in range(14)}
@@ -57,7 +57,7 @@ def require_valid(folder: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("choose", SELECTIONS)
+@pytest.mark.parametrize("choose", in_parts(SELECTIONS, of=2))
 def test_a_simulation_that_goes_on_has_the_cohorts_of_a_whole_one(tmp_path: Path, choose: str) -> None:
     with play(tmp_path / "whole", choose) as whole:
         for part in (1, 3, None):

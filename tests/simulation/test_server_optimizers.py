@@ -20,6 +20,7 @@ from coordinator.verify import verify
 from simulation import History, simulate
 from simulation.engines import EngineName
 from simulation.virtual.simulation import Simulation
+from tests.rotating import in_parts
 
 pytestmark = pytest.mark.whole
 
@@ -96,7 +97,7 @@ def test_a_rule_over_whole_updates_gives_the_same_models_and_verifies(tmp_path: 
     assert set(WHOLE) == {rule for rule, found in RULES.items() if found.needs == "whole"}
 
 
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("name", in_parts(PLANS, of=2))
 def test_every_engine_gives_the_same_models_and_states(name: str) -> None:
     serial = line(run(plan(**PLANS[name])))
     assert len({digest for digest, _ in serial}) == 5

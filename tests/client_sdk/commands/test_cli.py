@@ -15,6 +15,7 @@ import pytest
 
 from client_sdk import cli
 from tests.client_sdk.commands.run_cli import quorate
+from tests.rotating import in_parts
 
 
 @pytest.mark.parametrize("command", [["device"], ["device", "history"], ["evaluate"], []])
@@ -116,18 +117,21 @@ cli.main(sys.argv[1:])
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "lacks"),
-    [
-        ("demo", "matplotlib, psutil, torch, which are not installed: pip install 'quorate[simulation]'"),
-        ("fleet", "matplotlib, psutil, torch, which are not installed: pip install 'quorate[simulation]'"),
-        (
-            "simulate small.toml --data a.npz",
-            "matplotlib, psutil, torch, which are not installed: pip install 'quorate[simulation]'",
-        ),
-        (
-            "datacenter train a:b --data a.npz --steps 1",
-            "psutil, torch, which are not installed: pip install 'quorate[datacenter]'",
-        ),
-    ],
+    in_parts(
+        [
+            ("demo", "matplotlib, psutil, torch, which are not installed: pip install 'quorate[simulation]'"),
+            ("fleet", "matplotlib, psutil, torch, which are not installed: pip install 'quorate[simulation]'"),
+            (
+                "simulate small.toml --data a.npz",
+                "matplotlib, psutil, torch, which are not installed: pip install 'quorate[simulation]'",
+            ),
+            (
+                "datacenter train a:b --data a.npz --steps 1",
+                "psutil, torch, which are not installed: pip install 'quorate[datacenter]'",
+            ),
+        ],
+        of=2,
+    ),
 )
 def test_a_command_names_its_own_extra_and_all_that_it_lacks(command: str, lacks: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.zeros((200, 2), np.float32), y=np.arange(200) % 2)

@@ -14,6 +14,7 @@ from client_sdk.protocol.secure import SECURE_VERSION
 from client_sdk.secagg.consent import SecurePolicy
 from client_sdk.secagg.header import GraphRule, Terms, task_of
 from tests.client_sdk.device.scripted import LEARNER, offer
+from tests.rotating import in_parts
 
 SECURE = task_of(
     Terms(
@@ -196,7 +197,7 @@ def test_no_update_of_too_little_work_comes_into_a_sum(
     assert refusal(assignment(secure=False, **task), offer(examples=examples, policy=policy)) is None
 
 
-@pytest.mark.parametrize(("one", "other"), [(20, 32), (33, 64), (65, 128), (100, 101), (513, 1024)])
+@pytest.mark.parametrize(("one", "other"), in_parts([(20, 32), (33, 64), (65, 128), (100, 101), (513, 1024)], of=2))
 @pytest.mark.parametrize(
     "bounds", [{}, {"whole_passes": False, "fewest_steps": 7}, {"largest_batch": 1.0}, {"largest_batch": 0.1}]
 )

@@ -10,6 +10,7 @@ from client_sdk.device.actions import Save, Send
 from client_sdk.protocol.names import Route
 from client_sdk.secagg.actions import Keep
 from tests.client_sdk.device.secure_world import finish, world_with
+from tests.rotating import on_day
 
 
 def test_five_sessions_make_a_sum_and_the_model_is_its_mean() -> None:
@@ -68,7 +69,7 @@ def crashes() -> list[tuple[int, str]]:
     return [(place, when) for place in range(len(phone.performed)) for when in ("before", "after")]
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_a_crash_at_any_action_loses_nothing_and_sends_the_same_bytes() -> None:
     for place, when in crashes():
         world, (phone, *_) = world_with(1)

@@ -20,6 +20,7 @@ from client_sdk.flower import records
 from client_sdk.flower.work import node_id
 from client_sdk.protocol.flower import FlowerApp, FlowerError
 from client_sdk.protocol.names import Route
+from tests import forks
 from tests.coordinator.service.conftest import Server
 
 PATIENCE_S = 90.0
@@ -103,8 +104,11 @@ class DeviceProcess:
         command = ["device", "--flower", str(app), "--url", server.url, "--token-file", server.token_file]
         command += ["--folder", str(folder), "--json", *options]
         program = f"{patch}\nimport sys\nfrom client_sdk.cli import main\nmain(sys.argv[1:])"
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", program, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self.process = (
+            subprocess.Popen([sys.executable, "-c", program, *command], **pipes)
+            if patch
+            else forks.Forked(command, forks.ANY, text=False, **pipes)
         )
         self.said: list[dict[str, Any]] = []
         self._rest = b""

@@ -18,7 +18,7 @@ from client_sdk.secagg.memory import Memory
 from tests.client_sdk.flower.apps import write_app
 from tests.client_sdk.flower.real_runs import DeviceProcess, RealRun, node_id
 from tests.coordinator.service.conftest import Server
-from tests.rotating import taking_turns
+from tests.rotating import on_day, taking_turns
 
 pytestmark = pytest.mark.slow
 
@@ -141,6 +141,7 @@ def test_killed_at_any_step_a_message_changes_its_state_once(
         assert not [said for said in device.said if said["kind"] in ("refused", "error")]
 
 
+@on_day(0, of=2)
 def test_a_coordinator_that_is_killed_meanwhile_costs_only_time(app: Path, tmp_path: Path) -> None:
     server = Server.start(tmp_path / "data")
     run = begun(server, app, "killed")
@@ -160,6 +161,7 @@ def test_a_coordinator_that_is_killed_meanwhile_costs_only_time(app: Path, tmp_p
     again.stop()
 
 
+@on_day(1, of=2)
 def test_what_goes_wrong_is_an_error_at_the_serverapp(server: Server, app: Path, tmp_path: Path) -> None:
     run = begun(server, app, "wrong", max_reply=10_000)
     with DeviceProcess(server, app, tmp_path / "d") as device:
@@ -174,6 +176,7 @@ def test_what_goes_wrong_is_an_error_at_the_serverapp(server: Server, app: Path,
         assert device.stop() == 0
 
 
+@on_day(1, of=2)
 def test_a_device_that_cannot_serve_says_why(server: Server, app: Path, tmp_path: Path) -> None:
     begun(server, app, "other")
     other = write_app(tmp_path / "app", client=CLIENT + "\n# changed\n")
@@ -185,6 +188,7 @@ def test_a_device_that_cannot_serve_says_why(server: Server, app: Path, tmp_path
         assert "secure only" in waits["text"]
 
 
+@on_day(0, of=2)
 def test_a_device_that_has_joined_secure_rounds_serves_no_flower_app_without_its_owners_word(
     server: Server, app: Path, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ from client_sdk.protocol.flower import FlowerTask
 from client_sdk.protocol.problems import Problem, problem
 from tests.client_sdk.flower.apps import CLIENT, CLIENTAPP, write_app
 from tests.client_sdk.flower.messages import APP, LATE, ScriptedPort
+from tests.rotating import in_parts, on_day
 
 pytestmark = pytest.mark.slow
 
@@ -159,19 +160,22 @@ def test_a_message_that_was_answered_long_ago_gets_an_error_and_no_second_change
 
 @pytest.mark.parametrize(
     ("kind", "code", "reason"),
-    [
-        ("train.fails", 2, "<class 'ZeroDivisionError'>:<'no examples'>"),
-        ("train.exits", 2, "<class 'SystemExit'>:<'enough'>"),
-        ("train.returns", 2, "The ClientApp returned a int, not a Message."),
-        ("train.unknown", 2, "<class 'ValueError'>:<'No train function registered with name 'unknown''>"),
-        ("evaluate", 2, "<class 'ValueError'>:<'No evaluate function registered with name 'default''>"),
-        ("train.large", 4, "start the run with a larger --max-reply."),
-        ("train.leaves", 8, "The process of the ClientApp ended with status 3 while it worked on this message."),
-        ("train.asks", 2, "<class 'EOFError'>"),
-        ("train.odd", 2, "<class 'FileNotFoundError'>:<'no file caf?.npy'>"),
-        ("train.unsayable", 2, "Unsayable'>:<'its text raises KeyError'>"),
-        ("train.dies", 8, "was ended by SIGKILL (the system may have been short of memory)"),
-    ],
+    in_parts(
+        [
+            ("train.fails", 2, "<class 'ZeroDivisionError'>:<'no examples'>"),
+            ("train.exits", 2, "<class 'SystemExit'>:<'enough'>"),
+            ("train.returns", 2, "The ClientApp returned a int, not a Message."),
+            ("train.unknown", 2, "<class 'ValueError'>:<'No train function registered with name 'unknown''>"),
+            ("evaluate", 2, "<class 'ValueError'>:<'No evaluate function registered with name 'default''>"),
+            ("train.large", 4, "start the run with a larger --max-reply."),
+            ("train.leaves", 8, "The process of the ClientApp ended with status 3 while it worked on this message."),
+            ("train.asks", 2, "<class 'EOFError'>"),
+            ("train.odd", 2, "<class 'FileNotFoundError'>:<'no file caf?.npy'>"),
+            ("train.unsayable", 2, "Unsayable'>:<'its text raises KeyError'>"),
+            ("train.dies", 8, "was ended by SIGKILL (the system may have been short of memory)"),
+        ],
+        of=2,
+    ),
 )
 def test_what_goes_wrong_is_an_error_reply_and_the_state_is_as_it_was(
     node: Node, kind: str, code: int, reason: str
@@ -207,6 +211,7 @@ def test_an_error_that_the_app_itself_replies_keeps_its_code(node: Node) -> None
     assert (node.port.errors[message].code, node.port.errors[message].reason) == (77, "not today")
 
 
+@on_day(1, of=2)
 def test_an_app_that_hangs_is_stopped_when_the_time_of_its_message_is_over(node: Node) -> None:
     message, after = node.port.add(1, "train.hangs", expires_in_s=1.5), node.port.add(2)
     node.serve()
@@ -215,6 +220,7 @@ def test_an_app_that_hangs_is_stopped_when_the_time_of_its_message_is_over(node:
     assert node.calls(after) == 1
 
 
+@on_day(0, of=2)
 def test_repro_an_app_that_hangs_while_it_is_loaded_again_holds_the_device_no_longer_than_its_message(
     tmp_path: Path,
 ) -> None:
@@ -260,6 +266,7 @@ def test_while_the_app_works_the_device_says_that_it_is_there(node: Node, monkey
     assert len(busy) >= 3
 
 
+@on_day(1, of=2)
 def test_a_stop_ends_it_within_a_second_also_while_the_app_hangs(tmp_path: Path, app_dir: Path) -> None:
     stop = Event()
     with AppProcess(app_dir, CLIENTAPP, stopped=stop.is_set) as own:

@@ -18,6 +18,7 @@ from tests.client_sdk.bounds import any_work
 from tests.client_sdk.http.crowd import Crowd
 from tests.client_sdk.http.operated import create, model_of, wait_for_end
 from tests.coordinator.service.conftest import Server
+from tests.rotating import on_day
 
 LEARNER = "tests:shift"
 VALUES = 20_000
@@ -93,7 +94,7 @@ def play(server: Server, devices: int, vanishing: dict[str, int], drop: int, exc
     np.testing.assert_allclose(mean[counted], 1 / len(counted), atol=1e-3 / devices)
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_a_hundred_clients_in_a_fast_round(server: Server) -> None:
     play(server, 100, {"Has shown its keys": 7, "Has sent its update": 13}, drop=8, exchange_s=60)
 

@@ -31,6 +31,7 @@ from client_sdk.protocol.problems import ProblemError
 from client_sdk.tensors import Tensors, from_bytes, to_bytes
 from client_sdk.update import Update
 from tests.coordinator.service.conftest import Server
+from tests.rotating import on_day
 
 pytestmark = pytest.mark.slow
 
@@ -132,6 +133,7 @@ def check_line(url: str, run: str, folder: Path) -> None:
         assert all(entry.weight == WEIGHTS[slot] or entry.reason for entry in history)
 
 
+@on_day(0, of=2)
 def test_a_run_with_an_evaluator_from_first_to_last(real: Server, tmp_path: Path) -> None:
     run = create(real)
     fleet = Fleet(real, tmp_path)
@@ -156,6 +158,7 @@ def test_a_run_with_an_evaluator_from_first_to_last(real: Server, tmp_path: Path
     check_line(real.url, run, tmp_path)
 
 
+@on_day(1, of=2)
 def test_a_coordinator_that_is_killed_and_started_again_costs_only_time(real: Server, tmp_path: Path) -> None:
     run = create(real)
     fleet = Fleet(real, tmp_path)

@@ -25,6 +25,7 @@ from coordinator.store import open_store
 from coordinator.verify import verify
 from tests.client_sdk.http.operated import create, model_of, wait_for_end
 from tests.coordinator.service.conftest import Server
+from tests.rotating import on_day
 
 pytestmark = [pytest.mark.slow, pytest.mark.service]
 
@@ -56,6 +57,7 @@ class Whole:
         return Update({"w": np.full(VALUES, 5.0, np.float32)}, examples=17 + self.slot, metrics={"loss": 0.125})
 
 
+@on_day(0, of=2)
 def test_a_private_run_that_is_killed_between_its_rounds(tmp_path: Path) -> None:
     server = Server.start(tmp_path / "data")
     port = int(server.url.rsplit(":", 1)[1])

@@ -18,6 +18,7 @@ from tests.client_sdk.http.operated import create, model_of, wait_for_end
 from tests.client_sdk.http.secure_clients import LEARNER, SecureFleet
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.verify.history import violations
+from tests.rotating import on_day
 
 pytestmark = [pytest.mark.slow, pytest.mark.service]
 
@@ -49,6 +50,7 @@ class Whole:
         return Update({"w": np.full(VALUES, 5.0, np.float32)}, examples=len(data.x), metrics={"loss": 0.125})
 
 
+@on_day(1, of=2)
 def test_a_private_run_under_masks(tmp_path: Path) -> None:
     server = Server.start(tmp_path / "data")
     try:

@@ -4,8 +4,6 @@ signed what it made."""
 from __future__ import annotations
 
 import hashlib
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -25,6 +23,7 @@ from client_sdk.update import Update
 from coordinator.datacenter.agent_folder import AgentFolder
 from coordinator.datacenter.trainer import TrainedCheckpoint
 from coordinator.datacenter.worker import DatacenterWorker
+from tests import forks
 from tests.client_sdk.bounds import any_work
 from tests.client_sdk.http.operated import create, model_of, wait_for_end
 from tests.client_sdk.http.secure_clients import LEARNER, SecureFleet
@@ -69,7 +68,7 @@ def work_once(server: Server, folder: Path) -> None:
 
 
 def quorate(*words: str) -> str:
-    done = subprocess.run([sys.executable, "-m", "quorate", *words], capture_output=True, text=True, timeout=60)
+    done = forks.run(list(words))
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

@@ -22,6 +22,7 @@ from client_sdk.protocol.devices import Task
 from client_sdk.tensors import Tensors, from_bytes, to_bytes
 from tests.coordinator.datacenter.models import examples, steady
 from tests.coordinator.service.conftest import Server
+from tests.rotating import on_day
 
 pytestmark = [pytest.mark.datacenter, pytest.mark.slow]
 
@@ -52,6 +53,7 @@ def by_one_process(parent: Tensors, device: str, number: int) -> Tensors:
     return {name: array + update.delta[name] for name, array in parent.items()}
 
 
+@on_day(1, of=2)
 def test_a_group_is_one_device_and_survives_the_death_of_a_rank(tmp_path: Path) -> None:
     x, y = examples()
     np.savez(tmp_path / "data.npz", x=x, y=y)

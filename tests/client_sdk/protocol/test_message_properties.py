@@ -14,9 +14,10 @@ from pydantic import TypeAdapter, ValidationError
 from client_sdk.protocol.names import message_of
 from tests.client_sdk.protocol.mutated import mutated
 from tests.equivalence.pinned import MESSAGES
+from tests.rotating import in_parts
 
 
-@pytest.mark.parametrize("name", MESSAGES)
+@pytest.mark.parametrize("name", in_parts(MESSAGES, of=2))
 @settings(max_examples=settings().max_examples // 2)
 @given(st.data())
 def test_a_changed_message_is_refused_or_read(name: str, data: st.DataObject) -> None:

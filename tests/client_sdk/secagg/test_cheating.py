@@ -30,7 +30,7 @@ from tests.client_sdk.secagg.lax import (
     SignsAgain,
     relax,
 )
-from tests.rotating import on_day
+from tests.rotating import in_parts, on_day
 
 SMALL = [(3, 1), (3, 2), (4, 1), (3, 3), (5, 2), (5, 3), (5, 4)]
 LARGE = [(7, 5), (9, 3), (11, 7), (13, 6), (13, 7)]
@@ -92,7 +92,7 @@ def test_the_sizes_are_those_where_the_bound_is_tight() -> None:
     assert all(RING_20.parameters(n).neighbours < n - 1 for n in (17, 18, 19, 20))
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_the_cheater_gets_far() -> None:
     """Otherwise the tests above would say nothing: sums are completed, lists differ over one roster, checkpoints are
     left and attempts restarted, devices stand in two rosters, and most refusals come up."""
@@ -124,7 +124,7 @@ def test_the_cheater_gets_far() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("graph", ["complete", "ring"])
+@pytest.mark.parametrize("graph", in_parts(["complete", "ring"], of=2))
 @pytest.mark.parametrize("rules", [ForgetsRosters, KeepsOlderAttempts, SignsAgain, ForgetsVectors, RevealsBoth])
 def test_where_a_rule_is_switched_off_the_same_cheater_breaks_devices(rules: type[Lax], graph: str) -> None:
     assert found_within(400, graph, rules)

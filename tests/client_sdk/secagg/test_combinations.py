@@ -21,6 +21,7 @@ from client_sdk.secagg.memory import Memory
 from client_sdk.secagg.survivors import Survivors
 from tests.client_sdk.secagg.attempt import Authority, header
 from tests.client_sdk.secagg.fleet import Coordinator, Member, fleet, plain_sum
+from tests.rotating import on_day
 
 N, SIGNERS, COLLUDING = 9, 7, 4
 BOUND = SIGNERS - COLLUDING
@@ -198,7 +199,7 @@ def chain(seed: int, honest: int) -> list[Tried]:
     return [attempt for attempt in tried if attempt.total is not None]
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_overlapping_attempts_of_two_runs_hide_devices_among_as_many_as_the_theorem_says() -> None:
     several = overlapping = 0
     for seed in range(12):

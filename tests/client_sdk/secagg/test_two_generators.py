@@ -29,6 +29,7 @@ from tests.client_sdk.secagg.cheater import costly_steps_done_once
 from tests.client_sdk.secagg.cheats import Cheat
 from tests.client_sdk.secagg.fleet import expected
 from tests.client_sdk.secagg.oracle import View, view
+from tests.rotating import in_parts
 
 N = 5
 MOVES = 11
@@ -237,7 +238,7 @@ def test_repro_one_may_overtake_the_other_at_every_second_action(name: str) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("name", in_parts(STORIES, of=2))
 def test_one_may_overtake_the_other_at_any_action(name: str) -> None:
     overtaken(name, range(MOVES + 1), range(1, MOVES + 1))
 

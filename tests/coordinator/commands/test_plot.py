@@ -17,6 +17,7 @@ from client_sdk.protocol.operators import ExchangeView, Funnel, MetricView, Roun
 from coordinator.pictures.run_figure import ENDS, FORMATS, PARTS, STEPS, PicturedRun, draw, lanes_panel, segments, write
 from tests.coordinator.commands.test_run_picture import view
 from tests.coordinator.service.conftest import Server, server
+from tests.rotating import in_parts, on_day
 
 __all__ = ["server"]
 
@@ -152,7 +153,7 @@ def test_a_run_is_drawn_from_the_coordinators_answers(server: Server, tmp_path: 
     assert device.id not in text
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_a_run_without_a_cohort_says_nothing_of_secure_rounds(server: Server, tmp_path: Path) -> None:
     run = server.create_run("waits", select=9)
     done = plot(server, run, "--out", str(tmp_path / "run.svg"))
@@ -163,11 +164,14 @@ def test_a_run_without_a_cohort_says_nothing_of_secure_rounds(server: Server, tm
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "sentence"),
-    [
-        (("nothing",), "there is no run 'nothing'"),
-        (("nothing", "--out", "x.gif"), "must end in .svg, .pdf or .png"),
-        (("nothing", "--out", "no-such-folder/x.svg"), "There is no folder no-such-folder"),
-    ],
+    in_parts(
+        [
+            (("nothing",), "there is no run 'nothing'"),
+            (("nothing", "--out", "x.gif"), "must end in .svg, .pdf or .png"),
+            (("nothing", "--out", "no-such-folder/x.svg"), "There is no folder no-such-folder"),
+        ],
+        of=3,
+    ),
 )
 def test_what_cannot_be_drawn_is_said_in_a_sentence(server: Server, words: tuple[str, ...], sentence: str) -> None:
     done = plot(server, *words)

@@ -13,6 +13,7 @@ import pytest
 
 from client_sdk.protocol.problems import problem
 from coordinator.commands.watching import readings
+from tests import forks
 from tests.coordinator.service.conftest import Server, server
 from tests.terminals import on_terminal
 
@@ -103,7 +104,7 @@ def test_on_a_terminal_it_survives_a_restart_and_ctrl_c_leaves_cleanly(tmp_path:
 def test_in_a_pipe_it_prints_a_line_for_each_change_and_ends_with_the_run(server: Server, as_json: bool) -> None:
     run = server.create_run("piped", select=5)
     command = [*watch(server, run), *(["--json"] if as_json else [])]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+    with forks.Forked(command[3:], forks.ANY, stdout=subprocess.PIPE) as watching:
         assert watching.stdout is not None
         first = watching.stdout.readline()
         server.http.post(f"/v1/runs/{run}/stop").raise_for_status()

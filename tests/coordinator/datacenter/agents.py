@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import psutil
+
+from tests.forks import ANY, Forked
 
 PATIENCE_S = 120.0
 HELD = "held"
@@ -93,14 +94,8 @@ class Command:
     """``quorate ...`` as a process of its own, in ``folder``; what it says as JSON is kept as it comes."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "client_sdk.cli", *arguments],
-            cwd=folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        self.process = Forked(list(arguments), ANY, cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, **pipes)
         self.messages: list[dict[str, Any]] = []
         self.lines: list[str] = []
         self._more = threading.Condition()

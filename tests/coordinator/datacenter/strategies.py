@@ -103,7 +103,7 @@ class Strategy:
     learners: Mapping[str, Learner] = field(default_factory=dict)
     """By case: a learner other than the case's, for both sides."""
     worlds: tuple[int, ...] = (2, 4, 8)
-    """Numbers of ranks. Of 2, all cells are played by every run of the slow tests; of the others they take turns."""
+    """Numbers of ranks. Cells take turns: a quarter of those of 2 is played each day."""
     again: tuple[int, Mapping[str, Any]] = (3, {})
     """With which number of ranks, and fields, the steps saved by two ranks go on. Played for rows of two ranks."""
     lives: bool = True

@@ -20,6 +20,7 @@ from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.spec import JobSpec
 from coordinator.datacenter.training import train
 from tests.coordinator.datacenter.models import examples, largest_difference, plain
+from tests.rotating import on_day
 
 pytestmark = [pytest.mark.whole, pytest.mark.datacenter]
 
@@ -83,7 +84,7 @@ def test_what_is_missing_is_reported_before_a_process_starts(
     assert "coordinator.datacenter.rank" not in done.stderr
 
 
-@pytest.mark.slow
+@on_day(1, of=2)
 def test_one_process_trains_and_tells(data: str, tmp_path: Path) -> None:
     out = tmp_path / "model.safetensors"
     done = quorate(LEARNER, "--data", data, "--steps", "8", "--batch", "12", "--lr", "0.05", "--out", str(out))
@@ -109,7 +110,7 @@ def test_in_a_log_a_training_says_only_now_and_then_how_far_it_is() -> None:
     assert found == [1, 11, 21, 25]
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_under_torchrun_by_hand_rank_0_tells(data: str, tmp_path: Path) -> None:
     torchrun = (
         "-m",

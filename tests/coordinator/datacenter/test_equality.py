@@ -26,6 +26,7 @@ from tests.coordinator.datacenter.models import (
     with_momentum,
 )
 from tests.coordinator.datacenter.ranks import Group, together
+from tests.rotating import in_parts
 
 pytestmark = [pytest.mark.datacenter, pytest.mark.slow]
 
@@ -122,7 +123,9 @@ def test_one_process_equals_a_bare_loop(case: str) -> None:
     assert largest_difference(alone()[case][0], bare(case)) <= TOLERANCE
 
 
-@pytest.mark.parametrize(("world", "case"), [(world, case) for world, cases in BY_WORLD.items() for case in cases])
+@pytest.mark.parametrize(
+    ("world", "case"), in_parts(((n, case) for n, cases in BY_WORLD.items() for case in cases), of=2)
+)
 def test_ranks_equal_one_process_at_the_global_batch(world: int, case: str) -> None:
     one, loss = alone()[case]
     for rank, answers in enumerate(by_ranks(world)):

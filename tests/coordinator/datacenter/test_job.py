@@ -209,6 +209,7 @@ def test_the_processes_end_with_their_launcher(spec: JobSpec, tmp_path: Path) ->
     assert later == set(), "torchrun took ranks that ended for ranks that failed, and started others"
 
 
+@on_day(0, of=2)
 def test_one_process_needs_no_group_and_is_started_again_too(spec: JobSpec, capsys: pytest.CaptureFixture[str]) -> None:
     single = spec.model_copy(update={"nproc": 1})
     received, hear = at_step(10, lambda: workers()[0].kill())
@@ -219,6 +220,7 @@ def test_one_process_needs_no_group_and_is_started_again_too(spec: JobSpec, caps
     assert capsys.readouterr().err.count("a word of the learner's\n") >= RECIPE.steps, "no message, and not lost"
 
 
+@on_day(1, of=2)
 def test_a_job_that_dies_too_often_says_of_what(spec: JobSpec) -> None:
     hopeless = spec.model_copy(update={"nproc": 1, "max_restarts": 0})
     _, hear = at_step(5, lambda: workers()[0].kill())

@@ -490,7 +490,7 @@ def idle_parts(group: Group, aims: dict[str, float]) -> dict[str, float]:
     return found
 
 
-@pytest.mark.slow
+@on_day(1, of=2)
 def test_stages_wait_as_long_as_the_formula_says() -> None:
     """(p - 1) / (v m + p - 1) of the time, with v stages a process, and what messages take."""
     aims = {name: (STAGES - 1) / (SCHEDULES[name][1] * MICRO + STAGES - 1) for name in ("gpipe", "1f1b", "interleaved")}
@@ -509,7 +509,7 @@ def all_reduces(group: Group, plan: dict[str, str]) -> int:
     return sum(number for kind, number in counts.items() if "functional.all_reduce" in str(kind))
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_a_layer_of_a_transformer_is_added_up_four_times() -> None:
     """As Megatron does: twice forward and twice backward; without *input* q, k and v are added up one by one."""
     assert together(2, all_reduces, DIVIDED)[0] == 4 * 4
@@ -583,6 +583,7 @@ def moves(group: Group, case: str) -> tuple[int, int]:
     return sum(one.size for one in LEARNER.initial(1).values()), max(sizes, default=0)
 
 
+@on_day(0, of=2)
 def test_a_gpu_never_gets_more_of_a_pipeline_than_its_stages() -> None:
     """Or a model that one GPU cannot hold could not begin."""
     for whole, most in together(2, moves, "interleaved"):

@@ -10,6 +10,7 @@ import pytest
 from client_sdk.terminal import Failure
 from coordinator.datacenter.preflight import PreflightRequest, look
 from tests.coordinator.datacenter.agents import write_data
+from tests.rotating import in_parts
 
 pytestmark = [pytest.mark.slow, pytest.mark.datacenter]
 
@@ -33,10 +34,13 @@ def test_what_is_there_is_found_and_what_a_learner_prints_is_not_taken_for_it(
 
 @pytest.mark.parametrize(
     ("end", "sentence"),
-    [
-        ("os.kill(os.getpid(), 9)", "This machine could not be checked: the process was killed by SIGKILL."),
-        ("os.write(2, b'no room\\n\\n')\nos._exit(5)", r"the process ended with code 5 \(no room\)."),
-    ],
+    in_parts(
+        [
+            ("os.kill(os.getpid(), 9)", "This machine could not be checked: the process was killed by SIGKILL."),
+            ("os.write(2, b'no room\\n\\n')\nos._exit(5)", r"the process ended with code 5 \(no room\)."),
+        ],
+        of=2,
+    ),
 )
 def test_a_process_that_ends_without_an_answer_is_described(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, sentence: str

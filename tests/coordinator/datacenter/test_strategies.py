@@ -22,26 +22,37 @@ from scripts.strategy_table import PAGE, page
 from tests.coordinator.datacenter import models
 from tests.coordinator.datacenter.ranks import Group, attempt, together
 from tests.coordinator.datacenter.strategies import ADAM, BASE, CASES, DEEP, LIVES, STRATEGIES, TOLERANCE, dying
-from tests.rotating import on_day, taking_turns
+from tests.rotating import in_parts, on_day, taking_turns
 
 pytestmark = [pytest.mark.datacenter, pytest.mark.slow]
 
-TURNS = 8
+QUARTERS, TURNS = 4, 8
 PLAIN = "uneven batch"
 
 
 @dataclass(frozen=True)
 class Play:
-    """Cells that one group of so many ranks plays: all, or an eighth (``turn``)."""
+    """Cells that one group of so many ranks plays: one of ``turns`` parts, with each strategy and each case in it."""
 
     world: int
-    turn: int | None = None
+    turn: int
+    turns: int = TURNS
 
     @property
     def cells(self) -> list[tuple[str, str]]:
         names = [name for name, one in STRATEGIES.items() if self.world in one.worlds]
-        found = [(name, case) for name in names for case in CASES]
-        return found if self.turn is None else found[self.turn :: TURNS]
+        places = {(name, case): i + j for i, name in enumerate(names) for j, case in enumerate(CASES)}
+        return [cell for cell, place in places.items() if place % self.turns == self.turn]
+
+
+def quarters() -> list[Any]:
+    """The cells of two ranks, with the part in which each is played: CI plays one on each day."""
+    plays = [Play(2, turn, QUARTERS) for turn in range(QUARTERS)]
+    return [
+        pytest.param(*cell, play, id="-".join(cell), marks=on_day(play.turn, of=QUARTERS))
+        for play in plays
+        for cell in play.cells
+    ]
 
 
 def learner_of(strategy: str, case: str) -> Learner:
@@ -113,9 +124,9 @@ def check(strategy: str, case: str, found: list[Any], wanted: tuple[Tensors, Rep
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("strategy", "case"), Play(2).cells)
-def test_a_strategy_gives_what_the_table_says(strategy: str, case: str) -> None:
-    found = [cells[strategy, case] for cells in by_ranks(Play(2))]
+@pytest.mark.parametrize(("strategy", "case", "play"), quarters())
+def test_a_strategy_gives_what_the_table_says(strategy: str, case: str, play: Play) -> None:
+    found = [cells[strategy, case] for cells in by_ranks(play)]
     check(strategy, case, found, alone(strategy, case))
 
 
@@ -247,6 +258,7 @@ def in_bfloat16(group: Group) -> dict[str, float]:
     return found
 
 
+@on_day(1, of=2)
 def test_bfloat16_ends_near_the_loss_of_float32() -> None:
     data = models.examples(400)
     first = SINGLE.evaluate(SINGLE.initial(1), data).metrics["loss"]
@@ -379,7 +391,7 @@ def more_of_it(group: Group, rest: Recipe, options: dict[str, Any]) -> Any:
     return attempt(train, DEEP, DEEP.initial(1), models.examples(), rest, group=group, **options)
 
 
-@pytest.mark.parametrize("name", LOCAL)
+@pytest.mark.parametrize("name", in_parts(LOCAL, of=2))
 def test_models_are_averaged_after_so_many_steps(name: str) -> None:
     learner = ADAM if name == "DiLoCo" else DEEP
     wanted = by_hand(LOCAL[name], learner, 21, 2)

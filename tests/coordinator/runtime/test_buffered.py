@@ -12,6 +12,7 @@ from client_sdk.protocol.devices import Assignment, Receipt
 from coordinator.store import MemoryStore
 from coordinator.verify import verify
 from tests.coordinator.runtime.test_recovery import Play
+from tests.rotating import in_parts
 
 GOAL, MOST_STALE = 2, 1
 PLAN: dict[str, Any] = {
@@ -148,7 +149,7 @@ def test_the_outcome_of_who_trains_on_is_pending_until_its_time_is_up() -> None:
 PARTS = 8
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", in_parts(range(PARTS), of=2))
 def test_dead_at_any_point_the_run_commits_to_the_same_bits(part: int) -> None:
     story, points = undisturbed()
     for point in range(1 + part, points + 1, PARTS):

@@ -29,6 +29,7 @@ from coordinator.store import MemoryStore
 from coordinator.verify import verify
 from tests.coordinator.runtime.fragile import Crash, FragileBlobs, FragileStore, Points
 from tests.coordinator.world import World
+from tests.rotating import in_parts
 
 DEVICES, ROUNDS = 4, 3
 EVERY = 41
@@ -191,7 +192,7 @@ class Play:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", range(len(PLANS)), ids=list(PLANS))
+@pytest.mark.parametrize("place", in_parts(range(len(PLANS)), of=2), ids=list(PLANS))
 def test_dead_at_any_step_and_with_two_replicas_the_bits_are_the_same(place: int) -> None:
     plan = list(PLANS.values())[place]
     whole = Play(plan).play()

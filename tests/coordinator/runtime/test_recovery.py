@@ -24,6 +24,7 @@ from coordinator.store import MemoryStore, Store
 from tests.coordinator import databases
 from tests.coordinator.runtime.fragile import Crash, FragileBlobs, FragileStore, Points
 from tests.coordinator.world import World
+from tests.rotating import in_parts
 
 R = TypeVar("R")
 BODIES = {(number, round_number): 1 + 7 * number + round_number for number in range(4) for round_number in range(1, 5)}
@@ -177,7 +178,7 @@ def sorted_by_device(weights: list[tuple[int, int]]) -> list[tuple[int, int]]:
 PARTS = 12
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", in_parts(range(PARTS), of=2))
 def test_dead_at_any_point_the_run_commits_to_the_same_bits(part: int) -> None:
     story, points = undisturbed()
     for point in range(1 + part, points + 1, PARTS):

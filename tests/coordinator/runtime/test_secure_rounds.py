@@ -23,6 +23,7 @@ from coordinator.secure.performing import SecureWork
 from tests.coordinator.runtime.test_driver import driven, until
 from tests.coordinator.served import RUN, SECTION, Served
 from tests.coordinator.service.wire import Wire, kind
+from tests.rotating import on_day
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def require_summed(world: Served) -> None:
 # ------------------------------------------------------------ a coordinator dies
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_a_coordinator_that_dies_after_every_request_goes_on_with_the_same_attempt(world: Served) -> None:
     world.begin()
     moved = True

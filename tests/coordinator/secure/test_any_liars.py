@@ -28,6 +28,7 @@ from tests.coordinator.secure.test_lying_holders import (
 )
 from tests.coordinator.secure.test_rounds import assert_committed
 from tests.coordinator.secure.world import Phone, World
+from tests.rotating import on_day
 
 pytestmark = pytest.mark.slow
 
@@ -76,6 +77,7 @@ def played(n: int, faults: dict[int, str]) -> World:
     return world
 
 
+@on_day(0, of=2)
 @settings(max_examples=settings().max_examples * 2 // 5)
 @given(n=st.integers(5, 10), data=st.data())
 def test_no_honest_device_is_barred_and_the_round_says_how_it_ended(n: int, data: st.DataObject) -> None:
@@ -97,6 +99,7 @@ def test_no_honest_device_is_barred_and_the_round_says_how_it_ended(n: int, data
         assert world.state.barred or not set(faults.values()) <= set(HOLDERS)
 
 
+@on_day(1, of=2)
 @settings(max_examples=settings().max_examples // 5)
 @given(n=st.integers(5, 10), data=st.data())
 def test_n_minus_t_holders_may_lie_and_vanish_and_the_sum_is_right(n: int, data: st.DataObject) -> None:

@@ -7,9 +7,10 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests import forks
 
 READY_S = 120.0
 
@@ -52,10 +53,8 @@ class AuthorityProcess:
 
 
 def _serving(folder: Path, port: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "coordinator.cli", "authority", "serve", "--data", str(folder)]
-    process = subprocess.Popen(
-        [*command, "--port", str(port), "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+    words = ["authority", "serve", "--data", str(folder), "--port", str(port), "--json"]
+    process = forks.Forked(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdout is not None
     ready, _, _ = select.select([process.stdout], [], [], READY_S)
     if not (ready and process.stdout.readline()):
@@ -66,7 +65,6 @@ def _serving(folder: Path, port: int) -> subprocess.Popen[str]:
 
 def _command(folder: Path, *words: str) -> str:
     """What ``quorate authority`` says."""
-    command = [sys.executable, "-m", "coordinator.cli", "authority", words[0], "--data", str(folder), *words[1:]]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    found = forks.run(["authority", words[0], "--data", str(folder), *words[1:]], forks.COORDINATOR)
     assert found.returncode == 0, found.stderr
     return found.stdout

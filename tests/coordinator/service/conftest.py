@@ -20,6 +20,7 @@ import pytest
 
 from client_sdk.protocol.names import Route
 from tests.coordinator.service.devices import Device, model_bytes, plan
+from tests.forks import Forked
 
 READY_S = 120.0
 NO_AUTHORITY = "--no-authority"
@@ -115,10 +116,11 @@ class Server:
 
 def launch(folder: Path, *options: str, port: int = 0, handles: int | None = None) -> subprocess.Popen[str]:
     """``quorate serve`` as its own process, with pipes for what it says, and at most this many open files."""
-    command = [sys.executable, "-m", "coordinator.cli", "serve", "--json", "--data", str(folder), "--port", str(port)]
-    if handles is not None:
-        command = ["sh", "-c", f'ulimit -n {handles} && exec "$@"', "sh", *command]
-    return subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    words = ["serve", "--json", "--data", str(folder), "--port", str(port), *options]
+    if handles is None:
+        return Forked(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    command = ["sh", "-c", f'ulimit -n {handles} && exec "$@"', "sh", sys.executable, "-m", "coordinator.cli", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 class Log:

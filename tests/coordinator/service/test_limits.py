@@ -29,6 +29,7 @@ from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.raw import RawAnswer, RawConnection, ask, head
 from tests.coordinator.service.test_checkpoints import upload
 from tests.coordinator.service.test_rounds import until
+from tests.rotating import in_parts
 
 pytestmark = pytest.mark.whole
 
@@ -67,13 +68,16 @@ def test_a_head_may_have_32_kib_and_no_byte_more(server: Server) -> None:
 
 @pytest.mark.parametrize(
     "sent",
-    [
-        pytest.param(padded(16 * MIB), id="a-header-of-16-mb"),
-        pytest.param(head("/" + "x" * 64 * KIB), id="a-long-target"),
-        pytest.param(head("/healthz", "x" * 64 * KIB + ": 1"), id="a-long-name"),
-        pytest.param(head("/healthz", *(f"X{n}: 1" for n in range(100))), id="many-headers"),
-        pytest.param(head("/healthz", *(["X: " + "1" * 1000] * 40)), id="many-long-headers"),
-    ],
+    in_parts(
+        [
+            pytest.param(padded(16 * MIB), id="a-header-of-16-mb"),
+            pytest.param(head("/" + "x" * 64 * KIB), id="a-long-target"),
+            pytest.param(head("/healthz", "x" * 64 * KIB + ": 1"), id="a-long-name"),
+            pytest.param(head("/healthz", *(f"X{n}: 1" for n in range(100))), id="many-headers"),
+            pytest.param(head("/healthz", *(["X: " + "1" * 1000] * 40)), id="many-long-headers"),
+        ],
+        of=2,
+    ),
 )
 def test_a_long_head_is_refused_and_the_connection_closes(server: Server, sent: bytes) -> None:
     with RawConnection(server.url) as connection:

@@ -20,6 +20,7 @@ from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, Route
 from coordinator.access import Role
 from tests.coordinator.service import test_openapi as document
 from tests.coordinator.service.test_openapi import CHECKS, OPERATIONS, STREAMS, Service, cases, operations, translated
+from tests.rotating import in_parts
 
 EACH = 5
 """Requests to each operation, each of which is sent with all credentials: to invent one takes longest."""
@@ -129,7 +130,7 @@ def test_repro_no_signature_is_sent_beside_a_key() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(OPERATIONS))
+@pytest.mark.parametrize("number", in_parts(range(OPERATIONS), of=2))
 def test_each_role_is_answered_as_documented(service: Service, keys: dict[str, str], number: int) -> None:
     explore(service, operations(service)[number], keys, EACH)
 

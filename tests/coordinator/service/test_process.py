@@ -25,9 +25,10 @@ from coordinator.settings import Settings
 from coordinator.store import open_store
 from coordinator.store.port import StoreError
 from coordinator.verify import AuditWitness, verify
+from tests import forks
 from tests.coordinator.service.conftest import Server, launch
 from tests.coordinator.service.test_rounds import until
-from tests.rotating import on_day
+from tests.rotating import in_parts, on_day
 
 
 def refused(folder: Path, *options: str, port: int = 0) -> str:
@@ -125,7 +126,7 @@ def test_killed_in_every_round_the_server_optimizer_goes_on_with_its_state(tmp_p
         store.close()
 
 
-@pytest.mark.slow
+@on_day(1, of=2)
 def test_after_a_kill_an_assignment_and_a_receipt_are_still_the_same(tmp_path: Path) -> None:
     first = Server.start(tmp_path / "data")
     first.create_run("killed", select=2, goal=2)
@@ -190,7 +191,7 @@ def test_a_folder_that_fails_while_it_is_opened_is_one_sentence(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [(), ("--dev-authority",)])
+@pytest.mark.parametrize("options", in_parts([pytest.param(()), pytest.param(("--dev-authority",))], of=2))
 def test_without_json_it_tells_people_what_to_do_next(tmp_path: Path, options: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "coordinator.cli", "serve", "--data", str(tmp_path / "data"), "--port", "0"]
     process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -233,7 +234,7 @@ def of_audit(folder: Path, *keys: str) -> tuple[list[tuple[str, str]], list[str]
     return found, wrong
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_the_audit_is_signed_by_a_key_of_the_folder_also_after_kill_9(tmp_path: Path) -> None:
     """A row and where the audit ends are one transaction: nothing that happens in between is half there."""
     folder = tmp_path / "data"
@@ -284,7 +285,7 @@ def test_two_replicas_sign_one_audit_each_with_its_key(tmp_path: Path) -> None:
     assert any("a key that was not given" in what for what in of_audit(tmp_path, keys[0])[1])
 
 
-@pytest.mark.slow
+@on_day(1, of=2)
 def test_an_audit_key_that_cannot_be_used_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "elsewhere.pem"
     path.write_text("no key")
@@ -297,3 +298,15 @@ def test_an_audit_key_that_cannot_be_used_is_refused(tmp_path: Path, monkeypatch
     assert not (tmp_path / "data" / "audit-key.pem").exists()
     rows, wrong = of_audit(tmp_path / "data", made_or_read(path).public_hex)
     assert (rows[0], wrong) == (("quorate serve", "audit.key"), [])
+
+
+@pytest.mark.slow
+def test_a_fork_says_what_a_new_process_says(tmp_path: Path) -> None:
+    """Most servers and commands of the tests are forks (``tests/forks.py``)."""
+    asked = os.environ | {"QUORATE_DATABASE": "postgresql+nothing://127.0.0.1/quorate"}
+    words = ["serve", "--data", "here", "--port", "0"]
+    command = [sys.executable, "-m", "coordinator.cli", *words]
+    new = subprocess.run(command, cwd=tmp_path, env=asked, capture_output=True, text=True, timeout=60, check=False)
+    fork = forks.run(words, forks.COORDINATOR, cwd=tmp_path, env=asked)
+    assert (fork.returncode, fork.stdout, fork.stderr) == (new.returncode, new.stdout, new.stderr)
+    assert (new.returncode, len(new.stderr.splitlines())) == (1, 1)

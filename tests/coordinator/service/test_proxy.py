@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from client_sdk.protocol.devices import Task
 from client_sdk.protocol.names import Route
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
+from tests import forks
 from tests.coordinator.service.authorities import AuthorityProcess
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.devices import Given, model_bytes, plan
@@ -58,14 +58,8 @@ class Site:
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Runs ``quorate`` through the proxy."""
-        return subprocess.run(
-            [sys.executable, "-m", "client_sdk.cli", *words, "--coordinator", self.url, "--ca", str(self.pair.ca)],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            env={name: value for name, value in os.environ.items() if name != "QUORATE_CA"},
-        )
+        others = {name: value for name, value in os.environ.items() if name != "QUORATE_CA"}
+        return forks.run([*words, "--coordinator", self.url, "--ca", str(self.pair.ca)], env=others)
 
 
 @pytest.fixture(scope="module")

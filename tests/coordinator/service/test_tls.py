@@ -7,7 +7,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from client_sdk.http.operator import OperatorClient
 from client_sdk.http.transport import open_http
 from client_sdk.protocol.names import Route
 from coordinator.service.sockets.tls import TlsCertificate, Unusable
+from tests import forks
 from tests.coordinator.service.conftest import Server, launch
 from tests.coordinator.service.devices import model_bytes, plan
 from tests.coordinator.service.raw import RawConnection, head
@@ -281,10 +281,9 @@ def test_an_authority_ends_tls_too(tmp_path: Path, pair: Pair) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     url, folder = f"https://localhost:{port}", str(tmp_path / "authority")
-    command = [sys.executable, "-m", "client_sdk.cli", "authority"]
-    subprocess.run([*command, "init", "--url", url, "--data", folder], check=True, capture_output=True, timeout=60)
-    serve = [*command, "serve", "--data", folder, "--port", str(port), "--json", *pair.options]
-    process = subprocess.Popen(serve, stdout=subprocess.PIPE, text=True)
+    forks.run(["authority", "init", "--url", url, "--data", folder]).check_returncode()
+    serve = ["authority", "serve", "--data", folder, "--port", str(port), "--json", *pair.options]
+    process = forks.Forked(serve, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["url"] == url

@@ -39,6 +39,7 @@ from tests.coordinator.certified import Certifier, key_of
 from tests.coordinator.service.conftest import Server, launch
 from tests.coordinator.service.devices import Device, Signing, model_bytes, plan
 from tests.coordinator.service.test_rounds import until
+from tests.rotating import on_day
 
 TRACEPARENT = "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"
 
@@ -254,7 +255,7 @@ sys.exit(main())
 """
 
 
-@pytest.mark.slow
+@on_day(1, of=2)
 def test_without_the_extra_it_says_which_one_is_missing(tmp_path: Path) -> None:
     """And without the variables nothing of it is imported: the other tests' servers run so."""
     command = [sys.executable, "-c", WITHOUT, "serve", "--data", str(tmp_path / "data"), "--port", "0"]
@@ -266,7 +267,7 @@ def test_without_the_extra_it_says_which_one_is_missing(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_nothing_of_it_is_imported_unless_it_is_asked_for() -> None:
     program = "import coordinator.service.process, coordinator.commands.serve, sys; print([*sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
@@ -313,7 +314,7 @@ def test_a_served_coordinator_sends_its_spans(tmp_path: Path, monkeypatch: pytes
     assert set(handler.seen_headers) == {"me"}  # type: ignore[attr-defined]
 
 
-@pytest.mark.slow
+@on_day(1, of=2)
 def test_a_collector_that_is_away_neither_delays_answers_nor_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

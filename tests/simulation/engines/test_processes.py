@@ -31,6 +31,7 @@ from simulation.engines import CannotTrain, Done, Engine, EngineName, Job, Kerne
 from simulation.engines.processes import ProcessEngine
 from simulation.history.rounds import RoundSummary
 from simulation.simulator.checks import plan_of
+from tests.rotating import on_day
 
 pytestmark = pytest.mark.whole
 
@@ -562,7 +563,7 @@ def test_what_learners_print_is_seen_once() -> None:
     assert len(printed_pids(lines)) == 2
 
 
-@pytest.mark.slow
+@on_day(1, of=2)
 def test_ctrl_c_returns_the_history_and_leaves_no_worker() -> None:
     process = child("sys.stdout.flush(); time.sleep(60 if model['w'][0] else 0)")
     assert process.stdout is not None
@@ -574,7 +575,7 @@ def test_ctrl_c_returns_the_history_and_leaves_no_worker() -> None:
     until_gone(printed_pids(lines + rest.splitlines()))
 
 
-@pytest.mark.slow
+@on_day(0, of=2)
 def test_workers_end_with_a_parent_that_is_killed() -> None:
     process = child("sys.stdout.flush(); time.sleep(60)")
     assert process.stdout is not None

@@ -20,6 +20,7 @@ from simulation.engines.steps import asked, chosen
 from simulation.errors import SimulationError
 from simulation.history import History
 from simulation.history.local_steps import EXACT, Steps
+from tests.rotating import on_day
 
 RNG = np.random.default_rng(1)
 SIZES = (7, 12, 6, 10, 16, 6, 8, 11)
@@ -65,6 +66,7 @@ def test_every_engine_gives_the_same_bits_and_others_than_exact_by_roundings_alo
     assert "local steps" not in exact.summary()
 
 
+@on_day(0, of=2)
 def test_a_stack_whose_clients_do_not_all_count_is_the_same_in_every_engine() -> None:
     """A round that closes early counts some clients of a stack."""
     serial = run("stacked-3", goal=5)
@@ -72,6 +74,7 @@ def test_a_stack_whose_clients_do_not_all_count_is_the_same_in_every_engine() ->
     assert bits(run("stacked-3", goal=5, engine="processes", workers=2)) == bits(serial)
 
 
+@on_day(1, of=2)
 def test_a_run_is_resumed_with_the_steps_that_it_was_begun_with(tmp_path: Path, monkeypatch: Any) -> None:
     whole = run("stacked-3")
     run("stacked-3", tmp_path, 1)
