@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from coordinator.blobs import BlobError, Blobs, DiskFull, Spool
@@ -58,10 +57,8 @@ class FaultySpool:
         self._spool.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._spool.__exit__(kind, error, trace)
+    def __exit__(self, *raised: object) -> None:
+        self._spool.__exit__(*raised)
 
     def write(self, chunk: bytes | bytearray | memoryview) -> None:
         if self._replica.strikes("blob-full", "write"):

@@ -144,7 +144,7 @@ class FlowerPart:
         ttl_s = TTLS_S[int(self._world.chance.unit(f"flower-ttl {self._group}") * len(TTLS_S))]
         messages = tuple(self._message(device, body, ttl_s) for device, body in bodies.items())
         request = PushMessages(messages=messages)
-        pushed = self._ask("flower-push", lambda coordinator: coordinator.flower.grid.push(RUN, request))
+        pushed = self._ask("flower-push", lambda coordinator: coordinator.flower.messages.push(RUN, request))
         if isinstance(pushed, Pushed):
             self.account.acknowledged_push([one.message for one in messages if one.message not in pushed.nowhere])
         if isinstance(pushed, Pushed) and not pushed.nowhere:
@@ -157,7 +157,7 @@ class FlowerPart:
             return
         request = PullReplies(messages=tuple(waiting))
         errors = self.account.left & set(waiting)
-        answer = self._ask("flower-pull", lambda coordinator: (coordinator.flower.grid.pull(RUN, request),))
+        answer = self._ask("flower-pull", lambda coordinator: (coordinator.flower.messages.pull(RUN, request),))
         replies = answer[0] if isinstance(answer, tuple) else None
         if isinstance(answer, tuple):
             missing = errors - {reply.message for reply in (replies.replies if replies is not None else ())}
