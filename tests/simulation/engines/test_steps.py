@@ -20,7 +20,7 @@ from simulation.engines.steps import asked, chosen
 from simulation.errors import SimulationError
 from simulation.history import History
 from simulation.history.local_steps import EXACT, Steps
-from tests.rotating import on_day
+from tests.rotating import on_day, taking_turns
 
 RNG = np.random.default_rng(1)
 SIZES = (7, 12, 6, 10, 16, 6, 8, 11)
@@ -138,15 +138,15 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
     """The shapes of the batches for which a graph of a stack is built from now on."""
     found, build = list[torch.Size](), stacked.StackedGraph
 
-    def counted(module: Any, loss: Any, names: Any, x: torch.Tensor, y: Any) -> Any:
+    def counted(module: Any, loss: Any, names: Any, x: torch.Tensor, y: Any, **how: Any) -> Any:
         found.append(x.shape)
-        return build(module, loss, names, x, y)
+        return build(module, loss, names, x, y, **how)
 
     monkeypatch.setattr(stacked, "StackedGraph", counted)
     return found
 
 
-@pytest.mark.parametrize("steps", ["stacked", "fast"])
+@pytest.mark.parametrize("steps", taking_turns("stacked", "fast"))
 def test_what_cannot_be_stacked_is_built_once_and_not_for_each_number_of_clients(
     steps: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
