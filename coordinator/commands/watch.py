@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_sdk.http.paging import PAGE, every_metric, every_page
+from client_sdk.http.paging import PAGE, every_metric, every_page, every_round
 from client_sdk.protocol.operators import (
     NOISED,
     STILL_READ,
@@ -98,11 +98,6 @@ def rounds(
         print_secure_rounds(found)
     else:
         print_rounds(found)
-
-
-def every_round(client: OperatorClient, run: str) -> list[RoundView]:
-    """All rounds of a run, in order."""
-    return every_page(lambda last: client.rounds(run, after=0 if last is None else last.round, limit=PAGE))
 
 
 def metrics(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from client_sdk.http.paging import PAGE, every_page, every_round
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, fail, say, say_json
 
 if TYPE_CHECKING:
     from client_sdk.http.operator import OperatorClient
     from client_sdk.protocol.insight import Lane
-
-_PAGE = 1000
 
 
 def record(
@@ -40,14 +39,13 @@ def record(
         cohort = client.run(run).plan.get("cohort")
         if not isinstance(cohort, dict):
             fail(f"{run} has no plan with a cohort: there is nothing to record.")
-        found, secure = [], 0
-        after = 0
-        while page := client.rounds(run, after=after, limit=_PAGE):
-            after = page[-1].round
-            for view in page:
-                secure += view.kind == "secure"
-                if view.kind == "federated" and view.closed_at is not None:
-                    found.append((view, _lanes(client, run, view.round)))
+        rounds = every_round(client, run)
+        secure = sum(view.kind == "secure" for view in rounds)
+        found = [
+            (view, _lanes(client, run, view.round))
+            for view in rounds
+            if view.kind == "federated" and view.closed_at is not None
+        ]
     if secure and not found:
         fail(
             f"All rounds of {run} are secure: the coordinator knows nothing of a single device, so they have no lanes."
@@ -64,7 +62,4 @@ def record(
 
 def _lanes(client: OperatorClient, run: str, round: int) -> list[Lane]:
     """All lanes of a round."""
-    lanes: list[Lane] = []
-    while page := client.insight.lanes(run, round, lanes[-1].device if lanes else "", _PAGE).lanes:
-        lanes += page
-    return lanes
+    return every_page(lambda last: client.insight.lanes(run, round, last.device if last else "", PAGE).lanes)

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from client_sdk.data import Examples
+from client_sdk.http.paging import PAGE, every_page
 from client_sdk.learners import Catalogue
 from client_sdk.learning import Learner, PlainSGD, batch_order
 from client_sdk.protocol.names import copied
@@ -123,9 +124,6 @@ def _train(module: nn.Module, recipe: LoopRecipe, shard: Examples, part: LoopPar
 # ------------------------------------------------------------ the comparison
 
 
-_PAGE = 1000
-
-
 def bare_accuracy(operator: OperatorClient, run: str, split: Split, on_round: Callable[[int, float], None]) -> float:
     """The accuracy (0 to 1) on the data's test part that the bare loop has after the run's last committed round.
 
@@ -193,11 +191,8 @@ def counted(operator: OperatorClient, run: str, split: Split, rounds: list[Round
 
     Raises ValueError where their number differs from the round's.
     """
-    numbers: dict[str, int] = {}
-    after = ""
-    while page := operator.devices(after=after, limit=_PAGE):
-        numbers.update({view.device: split.number(view.label) for view in page})
-        after = page[-1].device
+    devices = every_page(lambda last: operator.devices(after="" if last is None else last.device, limit=PAGE))
+    numbers = {view.device: split.number(view.label) for view in devices}
     parts: dict[int, list[LoopPart]] = {view.round: [] for view in rounds}
     for event in operator.events(run):
         if event.kind == "Reported" and event.body["round"] in parts:
