@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from client_sdk.http.paging import PAGE, every_page, every_round
-from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, fail, say, say_json
+from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, fail, show_answer
 
 if TYPE_CHECKING:
     from client_sdk.http.operator import OperatorClient
@@ -53,11 +53,10 @@ def record(
     recording = Recording.of(run, int(cohort["select"]), found)
     recording.write(file)
     lanes = sum(len(one.lanes) for one in recording.rounds)
-    if as_json:
-        say_json({"run": run, "file": str(file), "rounds": len(recording.rounds), "lanes": lanes, "secure": secure})
-    else:
-        left = f" {secure} secure rounds have no lanes and are left out." if secure else ""
-        say(f"Wrote {len(recording.rounds)} rounds with {lanes} lanes of {run} to {file}.{left}")
+    shown = {"run": run, "file": str(file), "rounds": len(recording.rounds), "lanes": lanes, "secure": secure}
+    left = f" {secure} secure rounds have no lanes and are left out." if secure else ""
+    text = f"Wrote {len(recording.rounds)} rounds with {lanes} lanes of {run} to {file}.{left}"
+    show_answer(shown, text, as_json=as_json)
 
 
 def _lanes(client: OperatorClient, run: str, round: int) -> list[Lane]:
