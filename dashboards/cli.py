@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from client_sdk.terminal import DEFAULT_URL, ErrorsAsSentences, Json, KeyFile, Url, fail, note, say, say_json
+from client_sdk.terminal import DEFAULT_URL, ErrorsAsSentences, Json, KeyFile, Url, fail, note, show_answer
 
 app = typer.Typer(cls=ErrorsAsSentences, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -38,7 +38,7 @@ def dashboard(
 
         with OperatorClient(coordinator, key_file=key_file) as operator:
             link = operator.login_link()
-        say_json({"kind": "login", "link": link}) if as_json else say(link)
+        show_answer({"kind": "login", "link": link}, link, as_json=as_json)
         return
     from client_sdk.http.transport import trust
     from coordinator.service.process import bind
@@ -60,10 +60,8 @@ def dashboard(
     url = f"http://127.0.0.1:{taken}/"
 
     def tell() -> None:
-        if as_json:
-            say_json({"kind": "serving", "url": url, "coordinator": coordinator})
-        else:
-            say(f"The dashboard of {coordinator} is at {url}. Ctrl-C ends it.")
+        text = f"The dashboard of {coordinator} is at {url}. Ctrl-C ends it."
+        show_answer({"kind": "serving", "url": url, "coordinator": coordinator}, text, as_json=as_json)
 
     PageServer(proxied, listener, tell).run()
 

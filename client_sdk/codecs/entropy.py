@@ -38,6 +38,7 @@ means, so these codecs do not work under masks.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -309,11 +310,9 @@ class _Encoder:
         """The body's bytes, at most ``size``."""
         elements, lanes = self._layout.elements, self._layout.lanes
         most = 8 * (size - HEAD.size) - 26 * lanes - _SPREAD * math.sqrt(elements)
-        place, top = 0, 40 * _FINER  # in the order of rising steps
         stride = -(-elements // PIECE)
-        while place < top:
-            middle = (place + top) // 2
-            place, top = (place, middle) if self._bits(middle, stride) <= most else (middle + 1, top)
+        rising = range(40 * _FINER)  # steps
+        place = bisect_left(rising, True, key=lambda place: self._bits(place, stride) <= most)
         while place and self._bits(place - 1, 1) <= most:
             place -= 1
         while self._bits(place, 1) > most:

@@ -13,7 +13,7 @@ import typer
 from client_sdk.commands.joining import FILES, Learners, Share, Target
 from client_sdk.commands.long_running import Threads, use_threads
 from client_sdk.commands.stopping import stopped_by_signals
-from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, fail, note, say, say_json, show_answer
+from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, fail, note, show_answer
 
 
 def evaluate(
@@ -75,12 +75,11 @@ def evaluate(
         def print_score(checkpoint: CheckpointView, found: Score) -> None:
             nonlocal scored
             scored += 1
-            if as_json:
-                document = {"examples": found.examples, "metrics": found.metrics}
-                say_json({"kind": "scored", "run": run, "version": checkpoint.version, "source": source, **document})
-            else:
-                values = ", ".join(f"{metric} {value:.4f}" for metric, value in found.metrics.items())
-                say(f"{run} version {checkpoint.version}: {values} ({found.examples} examples)")
+            document = {"examples": found.examples, "metrics": found.metrics}
+            shown = {"kind": "scored", "run": run, "version": checkpoint.version, "source": source, **document}
+            values = ", ".join(f"{metric} {value:.4f}" for metric, value in found.metrics.items())
+            text = f"{run} version {checkpoint.version}: {values} ({found.examples} examples)"
+            show_answer(shown, text, as_json=as_json)
 
         view = follow(
             operator,

@@ -9,7 +9,7 @@ from client_sdk.protocol.names import Message, Page
 
 if TYPE_CHECKING:
     from client_sdk.http.operator import OperatorClient
-    from client_sdk.protocol.operators import CheckpointView, MetricView
+    from client_sdk.protocol.operators import CheckpointView, MetricView, RoundView
 
 M = TypeVar("M", bound=Message)
 PAGE = 1000
@@ -23,6 +23,11 @@ def every_page(page_after: Callable[[str], Page[M]], after: object = "") -> list
         page = page_after(page.next)
         found += page
     return found
+
+
+def every_round(client: OperatorClient, run: str) -> list[RoundView]:
+    """All rounds of a run, in order."""
+    return every_page(lambda after: client.rounds(run, int(after), PAGE), 0)
 
 
 def every_metric(client: OperatorClient, run: str) -> list[MetricView]:

@@ -31,6 +31,7 @@ secret can be rebuilt; a union bound over the n devices. Errors: BadParameters.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -174,27 +175,15 @@ def _require_size(n: int) -> None:
 
 def _largest_threshold(n: int, drop: int, k: int, eta: int) -> int | None:
     """The largest allowed t with which ``eta`` is met; None where there is none."""
-    above = low = k // 2
-    high = k
-    while low < high:
-        middle = (low + high + 1) // 2
-        if at_most(_lost(n, drop, k, middle), eta):
-            low = middle
-        else:
-            high = middle - 1
-    return low if low > above else None
+    allowed = range(k // 2 + 1, k + 1)
+    met = bisect_left(allowed, True, key=lambda threshold: not at_most(_lost(n, drop, k, threshold), eta))
+    return allowed[met - 1] if met else None
 
 
 def _smallest_threshold(n: int, drop: int, colluding: int, k: int, threshold: int, sigma: int) -> int:
     """The smallest allowed t with which ``sigma`` is met, where ``threshold`` meets it: the leak falls as t grows."""
-    low, high = k // 2 + 1, threshold
-    while low < high:
-        middle = (low + high) // 2
-        if _secret(n, drop, colluding, k, middle, sigma):
-            high = middle
-        else:
-            low = middle + 1
-    return high
+    below = range(k // 2 + 1, threshold)
+    return below.start + bisect_left(below, True, key=lambda least: _secret(n, drop, colluding, k, least, sigma))
 
 
 def _hopeless(n: int, drop: int, colluding: int, k: int, sigma: int, eta: int) -> bool:

@@ -14,7 +14,7 @@ of those that were measured. The draw itself, and who waits, are the business of
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -71,13 +71,9 @@ def at_least(n: int, q: float, k: int) -> float:
 def smallest_select(goal: int, reporting: float, chance: float = CHANCE) -> int | None:
     """The fewest devices of which ``goal`` report with this chance, where each does with ``reporting``. None: more than
     a plan may select."""
-    low, high = goal, MOST
-    if at_least(high, reporting, goal) < chance:
+    if at_least(MOST, reporting, goal) < chance:
         return None
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if at_least(middle, reporting, goal) >= chance else (middle + 1, high)
-    return low
+    return goal + bisect_left(range(goal, MOST), True, key=lambda n: at_least(n, reporting, goal) >= chance)
 
 
 def log_normal(median_s: float, sigma: float) -> list[float]:
@@ -178,11 +174,7 @@ def cohort(
 
 def _reachable(devices: int, reporting: float) -> int:
     """The largest goal that so many selected devices reach with CHANCE; 0 where there is none."""
-    low, high = 0, devices
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if at_least(devices, reporting, middle) >= CHANCE else (low, middle - 1)
-    return low
+    return bisect_left(range(1, devices + 1), True, key=lambda goal: at_least(devices, reporting, goal) < CHANCE)
 
 
 def _times(file: Path | None, median_s: float | None, sigma: float) -> list[float]:

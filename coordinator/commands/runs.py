@@ -107,11 +107,7 @@ def create(
 def list_(coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:
     """List all runs, oldest first."""
     with asking(coordinator, key_file) as client:
-        runs = every_page(client.runs)
-    if as_json:
-        say_json(runs)
-    else:
-        print_runs(runs)
+        print_runs(every_page(client.runs), as_json=as_json)
 
 
 @app.command(epilog="Example: quorate run show mnist")

@@ -129,11 +129,11 @@ def _below(whose: str, words: str) -> RenderableType:
 COULD_FORGE = "this coordinator has the authority's key itself (--dev-authority), so it could make devices up"
 
 
-def print_runs(runs: Iterable[RunView]) -> None:
+def print_runs(runs: Sequence[RunView], *, as_json: bool) -> None:
     """One line for each run."""
-    runs = list(runs)
-    show_table(runs_table(runs))
-    _say_who_could_forge([f"run {view.run}" for view in runs if view.authority == "inside"])
+    show_table(runs_table(runs), runs, as_json=as_json)
+    if not as_json:
+        _say_who_could_forge([f"run {view.run}" for view in runs if view.authority == "inside"])
 
 
 def runs_table(runs: Iterable[RunView]) -> TextTable:
@@ -234,11 +234,11 @@ def who_is_spent(view: RunView) -> str:
     )
 
 
-def print_rounds(rounds: Iterable[RoundView]) -> None:
+def print_rounds(rounds: Sequence[RoundView], *, as_json: bool) -> None:
     """One line for each round."""
-    rounds = list(rounds)
-    show_table(rounds_table(rounds))
-    _say_who_could_forge([f"round {view.round}" for view in rounds if view.authority == "inside"])
+    show_table(rounds_table(rounds), rounds, as_json=as_json)
+    if not as_json:
+        _say_who_could_forge([f"round {view.round}" for view in rounds if view.authority == "inside"])
 
 
 def rounds_table(rounds: Iterable[RoundView]) -> TextTable:

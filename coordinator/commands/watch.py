@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_sdk.http.paging import PAGE, every_metric, every_page
+from client_sdk.http.paging import PAGE, every_metric, every_page, every_round
 from client_sdk.protocol.operators import (
     NOISED,
     STILL_READ,
@@ -56,13 +56,9 @@ def status(
         if run is not None:
             _print_one(client, run, as_json)
             return
-        runs = every_page(client.runs)
-        if as_json:
-            say_json(runs)
-            return
-        print_runs(runs)
+        print_runs(every_page(client.runs), as_json=as_json)
         with suppress(ProblemError):  # the coordinator stops
-            if why := client.authority_trouble():
+            if not as_json and (why := client.authority_trouble()):
                 say(f"Authority: {why}")
 
 
@@ -92,17 +88,10 @@ def rounds(
         found = every_round(client, run)
     if secure:
         found = [view for view in found if view.kind == "secure"]
-    if as_json:
-        say_json(found)
-    elif secure:
+    if secure and not as_json:
         print_secure_rounds(found)
     else:
-        print_rounds(found)
-
-
-def every_round(client: OperatorClient, run: str) -> list[RoundView]:
-    """All rounds of a run, in order."""
-    return every_page(lambda after: client.rounds(run, int(after), PAGE), 0)
+        print_rounds(found, as_json=as_json)
 
 
 def metrics(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:

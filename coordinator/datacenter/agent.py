@@ -13,6 +13,7 @@ import math
 import re
 import time
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -129,13 +130,8 @@ def join(
             hang_s=hang_s,
             max_restarts=max_restarts,
         )
-        with DatacenterWorker(
-            url,
-            agent_folder,
-            JobTrainer(agent_folder, {}, {}, machine),
-            enrolment_token=token,
-            label=label,
-        ) as first:
+        worker_of = partial(DatacenterWorker, url, agent_folder, enrolment_token=token, label=label)
+        with worker_of(JobTrainer(agent_folder, {}, {}, machine)) as first:
             first.check()
         ready = look(wanted)
         note_leftovers(end_leftovers(agent_folder.folder))
@@ -145,17 +141,7 @@ def join(
             pool = FollowerPool(leader, rdzv_endpoint, agent_folder.folder, ready, nnodes, output.of_group)
         trainer = JobTrainer(agent_folder, ready.learners, wanted.data, machine, output.of_job, pool, ready.gpu_bytes)
         hold_s = 25.0 if pool is None else GROUP_HOLD_S
-        worker = until_the_end.enter_context(
-            DatacenterWorker(
-                url,
-                agent_folder,
-                trainer,
-                enrolment_token=token,
-                label=label,
-                on_notice=output.of_worker,
-                hold_s=hold_s,
-            )
-        )
+        worker = until_the_end.enter_context(worker_of(trainer, on_notice=output.of_worker, hold_s=hold_s))
         stop = until_the_end.enter_context(stopped_by_signals())
         output.ready(url, ready, nproc)
         if pool is not None:

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, fail, say, say_json
+from client_sdk.http.paging import PAGE, every_round
+from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, fail, show_answer
 
 if TYPE_CHECKING:
     from client_sdk.http.operator import OperatorClient
     from client_sdk.protocol.insight import Lane
-
-_PAGE = 1000
 
 
 def record(
@@ -40,14 +39,13 @@ def record(
         cohort = client.run(run).plan.get("cohort")
         if not isinstance(cohort, dict):
             fail(f"{run} has no plan with a cohort: there is nothing to record.")
-        found, secure = [], 0
-        after = 0
-        while page := client.rounds(run, after=after, limit=_PAGE):
-            after = page[-1].round
-            for view in page:
-                secure += view.kind == "secure"
-                if view.kind == "federated" and view.closed_at is not None:
-                    found.append((view, _lanes(client, run, view.round)))
+        rounds = every_round(client, run)
+        secure = sum(view.kind == "secure" for view in rounds)
+        found = [
+            (view, _lanes(client, run, view.round))
+            for view in rounds
+            if view.kind == "federated" and view.closed_at is not None
+        ]
     if secure and not found:
         fail(
             f"All rounds of {run} are secure: the coordinator knows nothing of a single device, so they have no lanes."
@@ -55,16 +53,15 @@ def record(
     recording = Recording.of(run, int(cohort["select"]), found)
     recording.write(file)
     lanes = sum(len(one.lanes) for one in recording.rounds)
-    if as_json:
-        say_json({"run": run, "file": str(file), "rounds": len(recording.rounds), "lanes": lanes, "secure": secure})
-    else:
-        left = f" {secure} secure rounds have no lanes and are left out." if secure else ""
-        say(f"Wrote {len(recording.rounds)} rounds with {lanes} lanes of {run} to {file}.{left}")
+    shown = {"run": run, "file": str(file), "rounds": len(recording.rounds), "lanes": lanes, "secure": secure}
+    left = f" {secure} secure rounds have no lanes and are left out." if secure else ""
+    text = f"Wrote {len(recording.rounds)} rounds with {lanes} lanes of {run} to {file}.{left}"
+    show_answer(shown, text, as_json=as_json)
 
 
 def _lanes(client: OperatorClient, run: str, round: int) -> list[Lane]:
     """All lanes of a round."""
     lanes: list[Lane] = []
-    while page := client.insight.lanes(run, round, lanes[-1].device if lanes else "", _PAGE).lanes:
+    while page := client.insight.lanes(run, round, lanes[-1].device if lanes else "", PAGE).lanes:
         lanes += page
     return lanes

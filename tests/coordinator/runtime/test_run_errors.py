@@ -95,7 +95,7 @@ def test_status_shows_the_run_that_is_not_handled(world: World, capsys: pytest.C
     views = {view.run: view for view in world.coordinator.operators.runs()}
     assert "Blessed" in views["first"].trouble
     assert not views["second"].trouble
-    tables.print_runs(views.values())
+    tables.print_runs([*views.values()], as_json=False)
     tables.print_run(views["first"])
     shown = capsys.readouterr().out
     assert "not handled" in shown
