@@ -306,7 +306,7 @@ class Answer:
 
 def ask(name: str, setting: Setting | None = None, say: Callable[[str], None] = lambda line: None) -> Answer:
     """Plays the runs of a question, each arm on the same fleets. ``say``: is told of each run. KeyError for an unknown
-    question. The same setting gives the same answer."""
+    question, ValueError for a target that needs no training. The same setting gives the same answer."""
     question = QUESTIONS[name]
     own = question.setting(setting or Setting())
     found: dict[str, list[Measured]] = {arm: [] for arm in question.arms(own)}
@@ -316,6 +316,8 @@ def ask(name: str, setting: Setting | None = None, say: Callable[[str], None] = 
         for arm, changes in question.arms(own).items():
             habits = Habits(behaviour(**changes.behaviour), class_of, seed)
             history = _played(own, changes, seed, clients, data.test, min(question.scored, own.devices))
+            if not history.rounds:
+                raise ValueError(f"the model has an accuracy of {own.target} before round 1: give a higher target")
             size = history.rounds[0].downloaded or 0
             habits.carry(size // max(1, history.rounds[0].started), size // max(1, history.rounds[0].started))
             found[arm].append(measured(history, clients, habits, own.target))

@@ -99,6 +99,11 @@ def test_a_target_that_is_not_reached_is_said() -> None:
     assert "| not reached |" in found.page("a.svg")
 
 
+def test_a_target_of_the_untrained_model_is_refused() -> None:
+    with pytest.raises(ValueError, match="before round 1: give a higher target"):
+        ask("cost", replace(TINY, target=0.05))
+
+
 def test_the_same_setting_gives_the_same_answer() -> None:
     small = Setting(devices=100, goal=6, rounds=2, target=None, seeds=2)
     one, again = ask("over-selection", small), ask("over-selection", small)
