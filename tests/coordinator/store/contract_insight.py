@@ -7,7 +7,7 @@ from contextlib import suppress
 from coordinator.store.insight import HOUR_S, DeviceHours, Participation
 from coordinator.store.port import ContributionRow, DeviceRow, Store
 from coordinator.store.rows import ReplicaRow
-from tests.coordinator.store import rows
+from tests.coordinator.store import flower_rows, rows
 
 MANY_RUNS = ["r1", *(f"r1-{number}" for number in range(1200)), "r2"]
 """A scope of more runs than a list of devices in one statement may have."""
@@ -87,6 +87,17 @@ class InsightContract:
             )
         (phones,) = store.device_classes(9)
         assert (phones.devices, phones.heard, phones.rounds) == (2, 2, 4)
+
+    def test_runs_of_either_kind_come_in_the_order_in_which_they_were_created(self, store: Store) -> None:
+        with store.transaction() as tx:
+            for name, at in (("r2", 5.5), ("r1", 5.5), ("r0", 7.5)):
+                tx.insert_run(rows.run(name, created_at=at))
+            for name, at in (("f1", 4.5), ("r1-f", 5.5)):
+                tx.insert_flower_run(flower_rows.run(name, created_at=at))
+        ordered = ["f1", "r1", "r1-f", "r2", "r0"]
+        assert store.runs_after("", 9) == ordered
+        assert [store.runs_after(one, 2) for one in ordered] == [ordered[at : at + 2] for at in range(1, 6)]
+        assert store.runs_after("nowhere", 9) == ordered
 
     def test_the_rounds_of_a_device_come_newest_first(self, store: Store) -> None:
         with store.transaction() as tx:

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from client_sdk.protocol.devices import CheckIn
+from client_sdk.protocol.insight import CheckPlan
 from coordinator.engine.eligibility import offer_of
-from coordinator.runtime.insight import fleet_views, participation
+from coordinator.runtime.insight import fleet_views, participation, plan_check
 from coordinator.runtime.insight.fleet_views import DeviceFilter
 from coordinator.store import open_store, paging, sql
 from coordinator.store.port import Store
@@ -37,6 +38,7 @@ READS: dict[str, Callable[[World], Any]] = {
     "counts": lambda world: world.coordinator.insight.fleet.counts(),
     "fleet": lambda world: world.coordinator.insight.fleet.fleet(),
     "participation": lambda world: world.coordinator.insight.participation.of_run("marks", "", 50, fleet=True),
+    "plan": lambda world: world.coordinator.insight.plans.check(CheckPlan(plan=world.plan()), permitted=bool),
     "runs": lambda world: world.coordinator.operators.runs(),
     "device": lambda world: world.coordinator.insight.fleet.device(world.rows[0].device),
     "registered": lambda world: world.store.registered_devices(),
@@ -109,6 +111,7 @@ def test_a_larger_fleet_costs_no_more(read: str, worlds: dict[int, World], monke
     for module in (paging, fleet_views, participation):
         monkeypatch.setattr(module, "LOOKED_AT", 100)
     monkeypatch.setattr(fleet_views, "READ", 50)
+    monkeypatch.setattr(plan_check, "_LOOKED_AT", 50)
     cost = {}
     for devices, world in worlds.items():
         READS[read](world)  # what a process reads once, it has read
