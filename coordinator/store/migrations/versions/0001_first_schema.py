@@ -306,14 +306,15 @@ def _runs() -> None:
     )
     op.create_index(op.f("ix_secure_marks_run"), "secure_marks", ["run"], unique=False)
     op.create_table(
-        "secure_messages",
+        "messages",
         sa.Column("run", _TEXT, nullable=False),
         sa.Column("digest", _TEXT, nullable=False),
         sa.Column("round", sa.BigInteger(), nullable=False),
         sa.Column("content", sa.LargeBinary(), nullable=False),
-        sa.ForeignKeyConstraint(["run"], ["runs.run"], name=op.f("fk_secure_messages_run")),
-        sa.PrimaryKeyConstraint("run", "digest", name=op.f("pk_secure_messages")),
+        sa.ForeignKeyConstraint(["run"], ["runs.run"], name=op.f("fk_messages_run")),
+        sa.PrimaryKeyConstraint("run", "digest", name=op.f("pk_messages")),
     )
+    op.create_index(op.f("ix_messages_run_round"), "messages", ["run", "round"], unique=False)
     op.create_table(
         "waiting",
         sa.Column("device", _TEXT, nullable=False),
