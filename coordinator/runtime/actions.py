@@ -91,15 +91,16 @@ class Actions:
 
         log = self._core.log(run)
         state = log.state
-        if not wanted(state):
-            return
         try:
-            self._core.aggregator(run).fold(action.round, action.contribution, state.small)
+            if wanted(state):
+                self._core.aggregator(run).fold(action.round, action.contribution, state.small)
         except (LostUpdate, Gone) as error:
             if not wanted(log.catch_up()):
                 return  # another replica has committed, and deleted what it added; or the device was asked again
             if isinstance(error, Gone) or not ask_again(log, action.round, error):
                 raise BlobError(str(error)) from error
+        finally:
+            log.folded(action.contribution.digest)
 
     def _seed(self, run: str, action: fx.Commit) -> RoundSeed:
         """The seed of the round's noise, durable before anything is made of it, with what the round costs its devices.

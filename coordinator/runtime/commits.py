@@ -124,15 +124,16 @@ class Commits:
         the round's messages that are rows.
         """
         store = self._core.store
+        messages = store.message_rounds(run, None if action.blobs else action.round)
         for digest in [*self._updates(run, action.round), *replaced_by(store, run, store.round(run, action.round))]:
-            self._core.blobs.delete(digest)
-        if self._core.log(run).state.plan.privacy is not None:
+            if digest not in messages:
+                self._core.blobs.delete(digest)
+        if messages and not action.blobs:
             with store.transaction() as tx:
                 tx.drop_messages(run, action.round)
         if action.blobs:
-            rows = store.message_rounds(run)
             for digest in action.blobs:
-                if digest not in rows:
+                if digest not in messages:
                     self._core.blobs.delete(digest)
             self._core.log(run).submit(lambda tx, state, at: ev.Discarded(at=at, round=action.round))
 

@@ -35,8 +35,9 @@ from coordinator.runtime.run_errors import RunErrors
 from coordinator.runtime.run_log import RunLog
 from coordinator.runtime.signals import Signals, secure_key
 from coordinator.runtime.tracing import Traces
+from coordinator.runtime.with_messages import WithMessages
 from coordinator.settings import Settings
-from coordinator.store.port import Store
+from coordinator.store.port import MessageRow, Store
 
 Entropy = Callable[[int], bytes]
 NoiseSeed = Callable[[str, int], bytes]
@@ -149,9 +150,8 @@ class Core:
         roles = cast("Roles", log.row.roles)
         try:
             registry = self.extensions(state.plan)
-            return Aggregator(
-                self.blobs, state.plan, state.checkpoint, self._sums, roles=roles, registry=registry, run=run
-            )
+            blobs = cast("Blobs", WithMessages(self.blobs, log.messages))
+            return Aggregator(blobs, state.plan, state.checkpoint, self._sums, roles=roles, registry=registry, run=run)
         except (PlanError, UnknownCodec) as error:
             raise missing(run, error) from None
 
@@ -167,9 +167,14 @@ class Core:
         """Applies the event and returns its effects once they are durable. ProblemError where the event is refused."""
         return self.enter(run, make)()
 
-    def enter(self, run: str, make: Callable[[float], ev.Event]) -> Callable[[], list[fx.Effect]]:
-        """Queues the event. The function that it returns does the rest of ``submit``."""
-        entered = self.log(run).enter(lambda tx, state, at: KINDS[state.plan.kind].addressed(state, make(at)))
+    def enter(
+        self, run: str, make: Callable[[float], ev.Event], message: MessageRow | None = None
+    ) -> Callable[[], list[fx.Effect]]:
+        """Queues the event, with what is stored beside it where it is accepted. The function that it returns does the
+        rest of ``submit``."""
+        entered = self.log(run).enter(
+            lambda tx, state, at: KINDS[state.plan.kind].addressed(state, make(at)), message=message
+        )
 
         def settle() -> list[fx.Effect]:
             effects = entered()

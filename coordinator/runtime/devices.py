@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from client_sdk.protocol.devices import (
@@ -41,7 +41,11 @@ from coordinator.runtime import records
 from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet, PoolPlace
 from coordinator.runtime.uncertain_updates import UncertainUpdates
-from coordinator.store.port import DeviceRow, Reader, RefusalRow, StoreError
+from coordinator.store.port import DeviceRow, MessageRow, Reader, RefusalRow, StoreError
+
+SHORT_BYTES = 16 * 1024
+"""Up to this length an update is stored beside its event, in the same transaction; a longer one is a blob. To make,
+sync and delete a file costs more than all else that a short update needs."""
 
 
 class Outcomes:
@@ -180,6 +184,8 @@ class ArrivedUpdate:
     at: float | None = None
     """Unix time of its arrival in seconds; None: now."""
     treated: Treated = UNTREATED
+    content: bytes | None = field(default=None, repr=False)
+    """Its bytes, where they are to be stored beside its event."""
 
 
 def latest_refusal(refusals: list[RefusalRow], device: str) -> RefusalRow | None:
@@ -326,21 +332,27 @@ class DeviceRequests:
         except ProblemError as invalid:
             why = str(invalid) if state.plan.privacy is None else "the update cannot be counted"
             raise self._refused(device, run, round, attempt, spool.digest, why) from None
-        size = spool.size
-        digest = spool.commit()
+        size, content = spool.size, None
+        if size <= SHORT_BYTES:
+            spool.handle.seek(0)
+            digest, content = spool.digest, spool.handle.read()
+        else:
+            digest = spool.commit()
         aggregator.remember(digest, measures)
         treated = measures.treated if state.plan.privacy is None else UNTREATED
-        arrived = ArrivedUpdate(device, report, digest, size, treated=treated)
-        counted = self.count(arrived, still_there=lambda: self._core.blobs.has(digest))
+        arrived = ArrivedUpdate(device, report, digest, size, treated=treated, content=content)
+        counted = self.count(arrived, still_there=lambda: content is not None or self._core.blobs.has(digest))
 
         def settle() -> Receipt:
             try:
                 return counted()
             except StoreError:
-                self._uncertain.add(run, round, digest)
+                if content is None:
+                    self._uncertain.add(run, round, digest)
                 raise
             except ProblemError:
-                self._uncertain.drop_unless_counted(run, round, digest)
+                if content is None:
+                    self._uncertain.drop_unless_counted(run, round, digest)
                 ended = self._outcomes.settled(device.device, run, round)
                 if ended is None:
                     raise
@@ -359,7 +371,12 @@ class DeviceRequests:
                 raise problem("busy", "the update's bytes were removed again: send them once more", retry_after_s=1)
             return _reported(arrived, at if arrived.at is None else arrived.at)
 
-        entered = self._core.enter(arrived.report.run, reported)
+        short = None
+        if arrived.content is not None:
+            short = MessageRow(
+                run=arrived.report.run, digest=arrived.digest, round=arrived.report.round, content=arrived.content
+            )
+        entered = self._core.enter(arrived.report.run, reported, short)
         return lambda: _receipt(arrived, entered())
 
     def outcome(self, device: str, run: str, round: int) -> Outcome:

@@ -8,7 +8,7 @@ durable, the cache is updated, the proposals are answered, and the actions are i
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 from coordinator.engine import effects as fx
@@ -81,6 +81,8 @@ class RunLog:
         """When the store was last asked for the newest event, by the clock."""
         self._counted: _Counted = {}
         """Where the log counts the updates of the round under way."""
+        self._unfolded: dict[str, bytes] = {}
+        """Short updates that this process has stored, and that wait to be folded."""
 
     @property
     def state(self) -> RunState:
@@ -126,7 +128,13 @@ class RunLog:
 
     def messages(self, digests: Collection[str]) -> dict[str, bytes]:
         """The contents of the run's short messages with these digests, as far as they are stored."""
-        return self._store.messages(self.run, digests)
+        found = {digest: content for digest in digests if (content := self._unfolded.get(digest)) is not None}
+        left = [digest for digest in digests if digest not in found]
+        return {**found, **self._store.messages(self.run, left)} if left else found
+
+    def folded(self, digest: str) -> None:
+        """This update is read again only where its sum is lost."""
+        self._unfolded.pop(digest, None)
 
     def take_fence(self, wanted: Callable[[RunState], bool]) -> int | None:
         """Raises the run's fence and returns it; None where ``wanted`` is false for the newest state.
@@ -149,7 +157,7 @@ class RunLog:
         has no event, as the same bytes were sent again."""
         counted: _Counted = {}
         rows: list[tuple[float, fx.Record]] = []
-        messages: list[MessageRow] = []
+        messages: dict[str, MessageRow] = {}
         discarded: list[int] = []
         """Rounds whose messages are deleted."""
         actions: list[fx.Action] = []
@@ -189,7 +197,8 @@ class RunLog:
                     if is_logged:
                         logged.append((happened.at, happened.kind, events.to_json(happened)))
                         if accepted and proposal.message is not None:
-                            messages.append(proposal.message)
+                            message = replace(proposal.message, round=state.round_number)
+                            messages[message.digest] = message
                         if isinstance(happened, events.Discarded):
                             discarded.append(happened.round)
                         if traced is not None:
@@ -198,7 +207,7 @@ class RunLog:
                 results.append(effects)
             records.write(tx, self.run, records.without_counted(tx, self.run, rows))
             if messages:
-                tx.insert_messages(messages)
+                tx.insert_messages(messages.values())
             for number in discarded:
                 tx.drop_messages(self.run, number)
             if state.over and not before.over:
@@ -218,6 +227,8 @@ class RunLog:
         if state.round_number != self._cache[0].round_number:
             self._counted = {}
         self._counted.update((key, place) for key, place in counted.items() if key[0] == state.round_number)
+        folds = {action.contribution.digest for action in actions if isinstance(action, fx.Fold)}
+        self._unfolded.update((digest, row.content) for digest, row in messages.items() if digest in folds)
         moved = seq != self._cache[1]
         self._cache, self._read_at = (state, seq), read_at
         if moved or actions:

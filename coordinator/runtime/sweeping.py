@@ -15,13 +15,14 @@ start deletes those.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 from client_sdk.tensors import HEADER_LIMIT
 from coordinator.blobs import Gone
 from coordinator.engine.rounds import kind_of
 from coordinator.runtime.commits import needed
 from coordinator.runtime.core import Core
-from coordinator.store.port import RoundRow
+from coordinator.store.port import RUN_ROUND, RoundRow
 
 MARGIN_S = 3600.0
 """Seconds by which a blob must be older than an attempt lasts: clocks of replicas and of the disk may differ."""
@@ -29,8 +30,22 @@ MARGIN_S = 3600.0
 
 def sweep(core: Core) -> int:
     """Returns the number of deleted blobs. An initial checkpoint whose run was never created is deleted too. Nothing is
-    deleted where a run's log cannot be read, since nobody knows what it needs."""
+    deleted where a run's log cannot be read, since nobody knows what it needs. Rows of messages are deleted too, of
+    rounds before the last one whose deletion a crash has prevented."""
+    for run in core.store.run_ids():
+        with suppress(ValueError):  # ``delete_unnamed`` notes it
+            _drop_messages(core, run)
     return delete_unnamed(core, core.blobs.digests())
+
+
+def _drop_messages(core: Core, run: str) -> None:
+    state, stored = core.state(run), set(core.store.message_rounds(run).values())
+    forgotten = state.round_number - 1 - state.plan.retention.rounds
+    over = {number for number in stored if RUN_ROUND < number <= forgotten} - state.leftovers.keys()
+    if over:
+        with core.store.transaction() as tx:
+            for number in over:
+                tx.drop_messages(run, number)
 
 
 def sweep_secure(core: Core, at: float) -> int:

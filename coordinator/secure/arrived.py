@@ -4,7 +4,7 @@ Nothing of a secure round is stored as it came: behind a message stands its devi
 and body; behind a sum stands h. Devices choose what they send, and one could else send the bytes of another round's
 vector, or of a checkpoint: deleting the blobs of one round would delete the other's.
 
-A message of at most ``SHORT_BYTES`` is a row of ``secure_messages``, written in the transaction of the event that
+A message of at most ``SHORT_BYTES`` is a row of ``messages``, written in the transaction of the event that
 accepts it: it needs no sync of its own and is there exactly if the log names it. *Discarded* deletes the rows of its
 round, and SQLite overwrites them (``secure_delete``). It is not part of the event's body: the log is for ever, and
 shares are not. 1,200 messages as files cost 1.4 of 15 CPU seconds.

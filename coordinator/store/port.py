@@ -198,7 +198,7 @@ _OF_RUNS = (
 
 def _runs_named(sa: Any, t: Any) -> Any:
     tables = (
-        t.claims, t.checkpoints, t.contributions, t.events, t.secure_marks, t.secure_messages, t.metrics, t.refusals,
+        t.claims, t.checkpoints, t.contributions, t.events, t.secure_marks, t.messages, t.metrics, t.refusals,
         t.rounds, t.runs, t.privacy_debits, t.privacy_spending,
     )  # fmt: skip
     of_flower = sa.select(t.flower_runs.c.run)
@@ -509,9 +509,10 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
         """The contents of the run's messages with these digests, by digest, without those that are not stored."""
         return {row.digest: row.content for row in self._all(MessageRow, {"run": run, "digest in": list(digests)})}
 
-    def message_rounds(self, run: str) -> dict[str, int]:
+    def message_rounds(self, run: str, round: int | None = None) -> dict[str, int]:
         """The digest of every message of the run that is stored -> its round."""
-        return {row[0]: row[1] for row in self._values(MessageRow, "digest round", {"run": run})}
+        where = {"run": run} if round is None else {"run": run, "round": round}
+        return {row[0]: row[1] for row in self._values(MessageRow, "digest round", where)}
 
     def noise_keys(self, run: str) -> list[bytes]:
         """The keys of the noise of the run's committed rounds, in order of their steps: messages of ``RUN_ROUND``, each
@@ -852,8 +853,8 @@ class Transaction(Reader, InsightWriter, FlowerWriter, LedgerWriter):
         return self._delete(LoginRow, {"login in": list(logins)})
 
     def insert_messages(self, rows: Iterable[MessageRow]) -> None:
-        """One whose digest the run has already stays as it is."""
-        self._put(rows, keep=None)
+        """One whose digest the run has already is of the newer round from now on."""
+        self._put(rows)
 
     def drop_messages(self, run: str, round: int) -> None:
         """Deletes all messages of this round."""

@@ -481,14 +481,14 @@ class MetricRow:
     at: float
 
 
-@table("secure_messages", key="run digest", parents={"run": "runs"})
+@table("messages", key="run digest", parents={"run": "runs"}, indexes=["run round"])
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageRow:
-    """One short message of a secure round, while its round lasts. Its ``repr`` does not show the content, which may
-    hold shares.
+    """One short message of a round: an update, as long as updates are kept, or a message of a secure round, while that
+    lasts. Its ``repr`` does not show the content, which may hold shares.
 
-    It is written in the transaction of the event that accepts it, and deleted in that of the event that says so: the
-    log and the messages never differ, whenever a process dies.
+    It is written in the transaction of the event that accepts it. That of a secure round is deleted in the one of the
+    event that says so: its log and its messages never differ, whenever a process dies.
     """
 
     run: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 from itertools import pairwise
 from typing import Any
@@ -18,6 +19,7 @@ from coordinator.folding.aggregator import NewCheckpoint
 from coordinator.folding.noise import Noise, RoundSeed
 from coordinator.folding.refold import differences
 from coordinator.runtime.extensions import FindExtensions
+from coordinator.runtime.with_messages import WithMessages
 from coordinator.store.port import (
     RUN_ROUND,
     STEP_BYTES,
@@ -49,7 +51,7 @@ from coordinator.verify.logged_round import LoggedRound
 from coordinator.verify.public_rows import RoundTimes
 from coordinator.verify.replay import Replay, differing_tables
 from coordinator.verify.rounds import CountedIn, RoundChecks, against_line
-from coordinator.verify.secure import LoggedSecure, WithMessages, against_leftovers, against_messages
+from coordinator.verify.secure import LoggedSecure, against_leftovers, against_messages
 from coordinator.verify.violation import RunViolation
 
 _PAGE = 5000
@@ -141,7 +143,8 @@ class RunChecks:
         self._seeds = {number: stored_seeds.get(digest) for number, digest in seeds.items()}
         messages = reader.message_rounds(row.run)
         yield from self._against_noise(reader, replay, log, messages)
-        for number, digest in seeds.items():
+        short = [(number, digest) for number, item in log.items() for digest in item.reported.values()]
+        for number, digest in [*seeds.items(), *short]:
             if messages.get(digest) == number:  # also of a round that is over: it is deleted after its end
                 del messages[digest]
         yield from against_messages(messages, logged, left)
@@ -214,8 +217,7 @@ class RunChecks:
         """``newest``: reads of what is committed now."""
         if self.plan is None or self.replay is None:
             return
-        if self.plan.secure is not None:
-            blobs = HashedBlobs(WithMessages(blobs.blobs, newest, self.row.run))
+        blobs = HashedBlobs(WithMessages(blobs.blobs, partial(newest.messages, self.row.run)))
         for number, wanted in enumerate(self._wanted, 1):
             self._progress(f"{self.row.run}: files", number, len(self._wanted))
             yield from against_blob(blobs, wanted, newest)

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from io import BytesIO
-from typing import Any, BinaryIO
+from typing import Any
 
 from coordinator.blobs.port import is_digest
 from coordinator.folding.refold import Readable, short
-from coordinator.store.port import EventRow, Reader
+from coordinator.store.port import EventRow
 from coordinator.verify.violation import RunViolation
 
 _MESSAGES = ("Advertised", "Shared", "Complained", "PairsOpened", "Masked", "Signed", "Revealed")
@@ -116,20 +115,6 @@ def against_leftovers(blobs: Readable, over: Mapping[int, LoggedSecure], kept: s
         for digest in sorted(blob.hex() for blob in logged.blobs):
             if digest not in kept and blobs.has(digest):
                 yield RunViolation("secure", number, f"a message of the round is left: {short(digest)}")
-
-
-class WithMessages:
-    """Readable blobs, and a run's short messages as if they were blobs. ``newest``: reads of committed data."""
-
-    def __init__(self, blobs: Readable, newest: Reader, run: str) -> None:
-        self._blobs, self._newest, self._run = blobs, newest, run
-
-    def has(self, digest: str) -> bool:
-        return bool(self._newest.messages(self._run, [digest])) or self._blobs.has(digest)
-
-    def open(self, digest: str) -> BinaryIO:
-        content = self._newest.messages(self._run, [digest]).get(digest)
-        return self._blobs.open(digest) if content is None else BytesIO(content)
 
 
 def against_messages(

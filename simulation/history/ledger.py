@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 from coordinator.blobs import Blobs
-from coordinator.engine.events import Leased
+from coordinator.engine.events import Leased, Reported
 from coordinator.folding.refold import Readable
 from coordinator.store.declared import TABLES, declared
 from coordinator.store.gateway import Key
@@ -116,8 +116,10 @@ def _rows_of(reader: Reader, run: str) -> Layer:
     of_run = [about for about in TABLES.values() if "run" in about.names and about.row is not MessageRow]
     rows = {about.row: _by_key(reader.of_run(about.row, run)) for about in of_run}
     plan = rows[RunRow][run,].plan
-    if "privacy" in plan and "secure" not in plan:  # the seeds and keys of its noise
-        rows[MessageRow] = _by_key(reader.of_run(MessageRow, run))
+    if "secure" not in plan:  # short updates, and the seeds and keys of noise
+        sent = {event.body["digest"] for event in rows[EventRow].values() if event.kind == Reported.kind}
+        kept = [row for row in reader.of_run(MessageRow, run) if "privacy" in plan or row.digest in sent]
+        rows[MessageRow] = _by_key(kept)
     named = {row.device for about in of_run if "device" in about.names for row in rows[about.row].values()}
     named.update(device for row in rows[RoundRow].values() for device in row.body.get("cohort", ()))
     leased = {event.body["worker"] for event in rows[EventRow].values() if event.kind == Leased.kind}

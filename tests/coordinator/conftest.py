@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.runtime import devices
 from coordinator.store import MemoryStore
 from tests.coordinator import databases
 from tests.coordinator.world import World
@@ -26,6 +27,12 @@ def make_world(request: pytest.FixtureRequest) -> Iterator[MakeWorld]:
             return World(devices, store=store, **more)
 
         yield make
+
+
+@pytest.fixture
+def updates_as_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Updates are blobs however short they are."""
+    monkeypatch.setattr(devices, "SHORT_BYTES", 0)
 
 
 @pytest.fixture

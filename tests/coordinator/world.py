@@ -287,6 +287,10 @@ class World:
             yield
         assert refusal.value.problem.kind == kind, refusal.value.problem
 
+    def stored(self, digest: str, run: str = "marks") -> bool:
+        """Whether the bytes of an update are stored, in a row or in a blob."""
+        return bool(self.store.messages(run, [digest])) or self.blobs.has(digest)
+
     def refusals(self, round: int = 1, run: str = "marks") -> list[tuple[int, str]]:
         """(device, kind) of each refusal recorded in a round, in order."""
         return [(self.index(row.device), row.kind) for row in self.store.refusals(run, round)]

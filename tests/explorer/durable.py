@@ -14,12 +14,14 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 from coordinator.blobs import Blobs, FileBlobs, MemoryBlobs
 from coordinator.blobs import files as blob_files
+from coordinator.runtime import devices
 from coordinator.store import open_store
 from coordinator.store.memory import MemoryStore
-from coordinator.store.port import Store
+from coordinator.store.port import MessageRow, Store
 from coordinator.store.sql import SqlStore
 from tests.explorer.chance import Chance
 from tests.explorer.faults import Broken
@@ -132,7 +134,9 @@ class Durable:
 
     def read(self, digest: str) -> bytes:
         """The bytes of a blob; of one that a flipped bit has damaged the right ones. BlobError."""
-        found = None if self.flips is None else self.flips.bytes_of(digest)
+        found = self._short(digest).get(digest)
+        if found is None and self.flips is not None:
+            found = self.flips.bytes_of(digest)
         if found is None:
             with self.looked_at(), self.blobs.open(digest) as file:
                 found = file.read()
@@ -140,11 +144,19 @@ class Durable:
 
     def has(self, digest: str) -> bool:
         """Whether the bytes of the blob are there, damaged perhaps."""
+        if self._short(digest):
+            return True
         return self.blobs.has(digest) if self.flips is None else self.flips.has(digest)
 
     def digests(self) -> Iterator[str]:
-        """Of all blobs, damaged ones included."""
-        return self.blobs.digests() if self.flips is None else self.flips.digests()
+        """Of all blobs, damaged ones included, and of all messages that are rows."""
+        yield from self._short()
+        yield from self.blobs.digests() if self.flips is None else self.flips.digests()
+
+    def _short(self, *digests: str) -> dict[str, bytes]:
+        """The contents of messages that are rows, of all runs, by digest."""
+        where = {"digest in": list(digests)} if digests else {}
+        return {row.digest: row.content for row in self.store._all(MessageRow, where)}
 
     @contextmanager
     def looked_at(self) -> Iterator[None]:
@@ -186,6 +198,11 @@ def scratch() -> str | None:
 @contextmanager
 def opened(world: World) -> Iterator[Durable]:
     """The durable state of a schedule, deleted at its end."""
+    with patch.object(devices, "SHORT_BYTES", devices.SHORT_BYTES if world.shape.short_updates else 0):
+        yield from _opened(world)
+
+
+def _opened(world: World) -> Iterator[Durable]:
     shape = world.shape
     if shape.store != "sqlite-file" and shape.blobs == "memory":
         durable = Durable(world, None, None)

@@ -122,6 +122,9 @@ class Shape:
     set_back: bool = False
     """Whether the coordinator's folder is set back at the end, to a copy from the storm or from before."""
 
+    short_updates: bool = False
+    """Whether updates are rows beside their events, as short ones are, and not blobs."""
+
     copied: bool = False
     """Whether liars send the bytes of an update while its device's request is under way."""
 
@@ -194,6 +197,7 @@ class Shape:
             enrolments=chance.pick("enrolments", (0, 0, 1, 2)),
             http=rare == "http",
             flower=rare == "flower",
+            short_updates=blobs == "memory" and chance.unit("short updates") < 0.5,
             leavers=int(bool(rates) and chance.unit("leaves") < LEAVES),
             storm_s=chance.between("storm", 6.0, 60.0 if size < 0.9 else 40.0),
             plan=plan,

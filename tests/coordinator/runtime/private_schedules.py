@@ -26,6 +26,7 @@ from client_sdk.protocol.problems import ProblemError
 from coordinator.blobs import MemoryBlobs
 from coordinator.engine.plan import Plan
 from coordinator.folding.noise import RoundSeed
+from coordinator.runtime import devices
 from coordinator.store.memory import MemoryStore, MemoryTransaction
 from coordinator.store.port import CheckpointRow, ContributionRow
 from coordinator.verify import verify
@@ -117,6 +118,7 @@ class Schedule:
             return found
 
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(devices, "SHORT_BYTES", 0)
             patch.setattr(MemoryTransaction, "commit", committed)
             patch.setattr(MemoryBlobs, "add", added)
             patch.setattr(RoundSeed, "key", seen)

@@ -31,6 +31,8 @@ from tests.coordinator.test_blocks import file_of, flip
 from tests.coordinator.world import World
 from tests.rotating import on_day
 
+pytestmark = pytest.mark.usefixtures("updates_as_files")
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:

@@ -72,6 +72,7 @@ def housekeeping(world: World) -> None:
 # ---------------------------------------------------------------- raw updates whose transaction failed
 
 
+@pytest.mark.usefixtures("updates_as_files")
 def test_the_bytes_of_an_update_whose_transaction_failed_are_deleted_without_a_restart(
     world: World, store: FailingStore
 ) -> None:
@@ -104,6 +105,7 @@ def test_the_bytes_stay_where_only_the_acknowledgement_was_lost(world: World, st
     world.require({1: [first, *others]})
 
 
+@pytest.mark.usefixtures("updates_as_files")
 def test_the_bytes_stay_until_the_database_answers_again(world: World, store: FailingStore) -> None:
     world.create()
     world.check_in()
@@ -151,9 +153,9 @@ def test_a_discard_is_repeated_where_the_commit_lost_the_databases_acknowledgeme
     assert lost
     updates = [row.digest for row in world.store.contributions("marks", 1)]
     assert len(updates) == 3
-    assert all(world.blobs.has(digest) for digest in updates)
+    assert all(world.stored(digest) for digest in updates)
     world.play_round(2)
-    assert not any(world.blobs.has(digest) for digest in updates)
+    assert not any(world.stored(digest) for digest in updates)
 
 
 # ---------------------------------------------------------------- syncs

@@ -27,6 +27,7 @@ class FullDisk(MemoryBlobs):
         return spool
 
 
+@pytest.mark.usefixtures("updates_as_files")
 def test_a_full_disk_leaves_everything_as_it_was_and_a_later_try_succeeds() -> None:
     blobs = FullDisk()
     world = World(8, blobs=blobs)

@@ -112,6 +112,7 @@ def test_two_replicas_that_commit_one_round_debit_it_once() -> None:
     assert spent(world) == dict.fromkeys(counted, 1.0)
 
 
+@pytest.mark.usefixtures("updates_as_files")
 def test_an_update_that_is_lost_before_the_seed_costs_nobody(world: World) -> None:
     create(world)
     world.check_in()

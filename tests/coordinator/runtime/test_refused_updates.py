@@ -90,6 +90,7 @@ def test_an_update_whose_round_closes_while_it_is_read_is_late_and_leaves_no_byt
     world.require({1: counted})
 
 
+@pytest.mark.usefixtures("updates_as_files")
 def test_repro_equal_bytes_of_two_devices_are_not_deleted_under_the_one_that_counts() -> None:
     """With retention the late twin's refusal deleted the counted update's blob."""
     world = World(8)

@@ -97,6 +97,7 @@ def test_a_file_of_torch_save_is_named_and_how_it_is_converted(empty: World) -> 
         begin(empty, empty.blobs.put(b"PK\x03\x04" + bytes(range(200))))
 
 
+@pytest.mark.usefixtures("updates_as_files")
 def test_repro_a_devices_update_cannot_be_made_a_model_for_all_to_read(empty: World) -> None:
     """Updates are private. As the first checkpoint of a run it would be served to every device."""
     empty.create()

@@ -59,6 +59,7 @@ def test_repro_bytes_of_a_late_update_that_could_not_be_deleted_now_are_deleted_
     assert not world.blobs.has(digest)
 
 
+@pytest.mark.usefixtures("updates_as_files")
 def test_repro_an_update_of_a_round_that_ends_in_the_same_transaction_is_not_deleted(make_world: MakeWorld) -> None:
     """Its round was over in the state, and who counts in it was not yet among the rows."""
     world = make_world(4)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from client_sdk.protocol.devices import Work
+from coordinator.runtime import devices
 from tests.coordinator.conftest import MakeWorld
 from tests.coordinator.world import World
 
@@ -102,8 +103,11 @@ def test_a_device_that_sends_what_is_not_averaged_is_refused(make_world: MakeWor
 # ---------------------------------------------------------------- retention
 
 
-@pytest.mark.parametrize("rounds", [0, 1, 2])
-def test_raw_updates_are_kept_as_long_as_the_plan_says(make_world: MakeWorld, rounds: int) -> None:
+@pytest.mark.parametrize(("rounds", "short"), [(0, 0), (1, 1 << 14), (2, 1 << 14), (2, 0)])
+def test_raw_updates_are_kept_as_long_as_the_plan_says(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, rounds: int, short: int
+) -> None:
+    monkeypatch.setattr(devices, "SHORT_BYTES", short)
     world = make_world(8)
     world.create(retention={"rounds": rounds})
     kept: dict[int, list[str]] = {}
@@ -111,7 +115,7 @@ def test_raw_updates_are_kept_as_long_as_the_plan_says(make_world: MakeWorld, ro
         world.play_round(number)
         kept[number] = [row.digest for row in world.store.contributions("marks", number)]
         for earlier, digests in kept.items():
-            there = {world.blobs.has(item) for item in digests}
+            there = {world.stored(item) for item in digests}
             assert there == {earlier > number - rounds}, (earlier, number)
     assert all(world.blobs.has(row.digest) for row in world.store.checkpoints("marks"))
 
@@ -119,6 +123,6 @@ def test_raw_updates_are_kept_as_long_as_the_plan_says(make_world: MakeWorld, ro
 def test_raw_updates_of_an_abandoned_round_go_as_well(world: World) -> None:
     world.check_in()
     receipt = world.report(world.cohort()[0])[0]
-    assert world.blobs.has(receipt.digest)
+    assert world.stored(receipt.digest)
     world.pass_time(60)
-    assert not world.blobs.has(receipt.digest)
+    assert not world.stored(receipt.digest)

@@ -56,6 +56,7 @@ def test_a_selected_device_that_sends_nothing_is_dropped_and_an_unknown_one_is_r
     assert (funnel.selected, funnel.reported, funnel.late, funnel.dropped) == (4, 3, 1, 0)
 
 
+@pytest.mark.usefixtures("updates_as_files")
 def test_an_acknowledged_update_whose_file_is_lost_is_asked_for_again_and_abandons_the_round(world: World) -> None:
     world.check_in()
     cohort = world.cohort()
@@ -73,6 +74,7 @@ def test_an_acknowledged_update_whose_file_is_lost_is_asked_for_again_and_abando
     assert {refusal.digest for refusal in world.store.refusals("marks", 1) if refusal.kind == "abandoned"} >= {lost}
 
 
+@pytest.mark.usefixtures("updates_as_files")
 def test_repro_bytes_whose_refusal_was_recorded_and_whose_deletion_was_not_reached_go_at_the_next_start(
     world: World,
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from coordinator.runtime import log_context
+from coordinator.runtime.devices import SHORT_BYTES
 from tests.coordinator.service.conftest import Server
 
 
@@ -26,7 +27,10 @@ def test_a_line_about_an_update_names_its_run_round_attempt_and_device(tmp_path:
         device = server.device(run)
         work = device.wait_for_work()
         shutil.rmtree(tmp_path / "data" / "blobs" / "spool")
-        assert device.put(work, device.body(work)).status_code == 503
+        short = device.body(work)
+        header = 8 + int.from_bytes(short[:8], "little")
+        padded = short[8:header] + b" " * SHORT_BYTES  # so it is stored as a file
+        assert device.put(work, len(padded).to_bytes(8, "little") + padded + short[header:]).status_code == 503
         found = json.loads(server.log.line("blobs refused"))
         assert {name: found.get(name) for name in ("run", "round", "attempt", "device")} == {
             "run": run,

@@ -49,7 +49,7 @@ PLAN: dict[str, Any] = {
     "secure": {"max_norm": 2.0, "max_abs": 1.0, "minimum_cohort": 3, "exchange_s": 60, "q": Q},
 }
 MASKED = "Has sent its update"
-MESSAGE = "secure_messages/"
+MESSAGE = "messages/"
 
 
 class Planting:
@@ -130,7 +130,7 @@ class Search:
         """The short messages, row by row: in the database's file, a long one is divided among pages."""
         database = f"file:{self._server.folder / DATABASE_FILE}?mode=ro"
         with closing(sqlite3.connect(database, uri=True)) as connection:
-            rows = connection.execute("SELECT digest, content FROM secure_messages").fetchall()
+            rows = connection.execute("SELECT digest, content FROM messages").fetchall()
         return {MESSAGE + digest: content for digest, content in rows}
 
     def found(self) -> list[tuple[str, str]]:

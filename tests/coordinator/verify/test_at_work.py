@@ -10,7 +10,9 @@ import pytest
 
 from coordinator.blobs import BlobFolder, FileBlobs
 from coordinator.datafolder import BLOBS_FOLDER, DATABASE_FILE
+from coordinator.runtime import devices
 from coordinator.store import open_store
+from coordinator.store.port import MessageRow
 from coordinator.verify import verify
 from tests.coordinator.world import World
 
@@ -42,12 +44,18 @@ def test_what_is_deleted_between_the_rows_and_the_blobs_is_looked_up_again(optim
     assert world.coordinator.operators.run("marks").version == 1, "the round was committed meanwhile"
 
 
-def test_what_is_missing_and_still_needed_is_named() -> None:
+@pytest.mark.parametrize("as_files", [True, False])
+def test_what_is_missing_and_still_needed_is_named(monkeypatch: pytest.MonkeyPatch, as_files: bool) -> None:
+    monkeypatch.setattr(devices, "SHORT_BYTES", 0 if as_files else 1 << 14)
     world = World(8)
     world.create()
     world.check_in()
     receipts = world.report(*world.cohort()[:2])
-    world.blobs.delete(receipts[0].digest)
+    if as_files:
+        world.blobs.delete(receipts[0].digest)
+    else:
+        with world.store.transaction() as tx:
+            tx._delete(MessageRow, {"run": "marks", "digest": receipts[0].digest})
     ((invariant, number, what),) = [(w.invariant, w.round, w.what) for w in verify(world.store, world.blobs)]
     assert (invariant, number) == ("5", 1)
     assert receipts[0].device in what

@@ -31,7 +31,7 @@ NOT_COVERED = {
     "replicas": "which processes serve is in no log: it is for people, and nothing comes of it",
     "authorities": "which authority was trusted is in no log: rounds are shown with it, and no model comes of it",
     "revocation_lists": "signed by the authority, so whoever takes the list checks it",
-    "secure_messages": "the histories have no round under way; secure/test_stores.py changes rows of one",
+    "messages": "the histories have no round under way; secure/test_stores.py changes rows of one",
     **dict.fromkeys(
         ("privacy_debits", "privacy_spending", "privacy_ledgers", "privacy_allowances"),
         "the histories have no private run; test_ledger.py changes each field of one",

@@ -79,7 +79,7 @@ class BuggyProduct(Product):
         if shape.private and "private" not in kinds and {"plan", "secure"} & kinds:
             return shape  # nor do most others with noise
         focus = mutant.focus or ("", "")
-        more = dict(mutant.shape)
+        more = {"short_updates": False, **mutant.shape}
         groups = more.pop("groups", 1)
         if more.pop("secure", False):
             shape = made_secure(shape, groups=groups)
