@@ -205,6 +205,7 @@ def _gathered(
     bytes_of_one = x[0].nbytes + y[0].nbytes
     nothing = torch.zeros(width, dtype=torch.int64)
     together = max(1, _MOST_BYTES // max(1, bytes_of_one * wide * width))
+    x, y = cast((x[:0], y[:0]), floating)  # labels of 8 bits without a sign have no IGNORED
     for start in range(0, steps, together):
         stop = min(start + together, steps)
         inputs = x.new_zeros(stop - start, wide, width, *x.shape[1:])
@@ -219,4 +220,4 @@ def _gathered(
             for number, size in enumerate(lane.sizes[start:stop] if fills else ()):
                 if size < width:
                     targets[number, at, size:] = IGNORED
-        yield start, *cast((inputs, targets), floating)
+        yield start, inputs, targets

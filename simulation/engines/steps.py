@@ -179,7 +179,8 @@ def _ways(kind: str, lanes: int, model: Tensors, most: int) -> Iterator[Steps]:
 
 
 def _with_examples(clients: Clients, task: Task) -> Iterator[tuple[str, Any]]:
-    """(device, data) in the clients' order; of the first one as many examples as make a smaller last batch."""
+    """(device, data) in the clients' order, one example less where that makes the last batch a smaller one: also than
+    the power of two to which a stack fills up batches of clients that have less than one batch."""
     from client_sdk.data import training_part
     from client_sdk.learning.data import ArrayExamples, as_examples
 
@@ -189,7 +190,8 @@ def _with_examples(clients: Clients, task: Task) -> Iterator[tuple[str, Any]]:
             data: Any = training_part(clients[device])
             examples = as_examples(data)
             count = len(examples)
-            if isinstance(examples, ArrayExamples) and count > 1 and count % task.batch_size == 0:
+            is_whole = count % task.batch_size == 0 or (count < task.batch_size and count.bit_count() == 1)
+            if isinstance(examples, ArrayExamples) and count > 1 and is_whole:
                 data = examples.x[: count - 1], examples.y[: count - 1]
             yield device, data
 

@@ -213,6 +213,21 @@ def test_the_trial_has_a_smaller_last_batch() -> None:
     assert all(size % 4 for size in sizes)
 
 
+def test_labels_of_eight_bits_are_stacked() -> None:
+    clients = Clients.of([(x, y.astype(np.uint8)) for x, y in DATA[:3]])
+    assert chosen("stacked-2", learner(), task(), clients, learner().initial(0), 3).steps == Steps("stacked", 2)
+
+
+def test_a_model_that_normalizes_over_its_batch_is_not_stacked_where_batches_are_filled_up() -> None:
+    """The first clients fill a power of two, which is smaller than a batch; the examples that fill up others count."""
+    normed = learner(lambda: nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5, track_running_stats=False)))
+    clients = Clients.of([(x[:size], y[:size]) for (x, y), size in zip([DATA[1]] * 4, (8, 8, 8, 5), strict=True)])
+    large = task().model_copy(update={"batch_size": 32})
+    found = chosen("stacked-2", normed, large, clients, normed.initial(0), 4).steps
+    assert found.kind == "exact"
+    assert "an update differed" in found.reason
+
+
 @pytest.mark.parametrize("name", ["slow", "traced-2", "stacked-", "stacked-1", "stacked-x", "", None])
 def test_an_unknown_name_is_refused(name: Any) -> None:
     with pytest.raises(ValueError, match="there are no local steps"):
