@@ -27,26 +27,38 @@ def checkpoint_deleted(d: Doctor) -> int:
 
 @doctoring
 def update_of_the_open_round_deleted(d: Doctor) -> int:
-    d.blob(d.reported(6)).unlink()
+    d.blob(d.as_file(d.reported(6))).unlink()
     return 6
 
 
 @doctoring
 def update_of_the_open_round_flipped(d: Doctor) -> int:
-    d.flip(d.reported(6))
+    d.flip(d.as_file(d.reported(6)))
     return 6
 
 
 @doctoring
 def retained_update_deleted(d: Doctor) -> int:
-    d.blob(d.reported(4)).unlink()
+    d.blob(d.as_file(d.reported(4))).unlink()
     return 4
 
 
 @doctoring
 def retained_update_flipped(d: Doctor) -> int:
-    d.flip(d.reported(4))
+    d.flip(d.as_file(d.reported(4)))
     return 4
+
+
+@doctoring
+def short_update_of_the_open_round_deleted(d: Doctor) -> int:
+    d.sql("DELETE FROM messages WHERE digest = ?", d.reported(6))
+    return 6
+
+
+@doctoring
+def short_update_of_the_open_round_flipped(d: Doctor) -> int:
+    d.sql("UPDATE messages SET content = zeroblob(length(content)) WHERE digest = ?", d.reported(6))
+    return 6
 
 
 @doctoring
