@@ -97,6 +97,8 @@ class Threads:
                 continue
             if isinstance(error, asyncio.CancelledError):
                 future.cancel()
+            elif isinstance(error, StopIteration):  # no future takes it
+                future.set_exception(RuntimeError(f"a call raised {error!r}").with_traceback(error.__traceback__))
             elif error is not None:
                 future.set_exception(error)
             else:

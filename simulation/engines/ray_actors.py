@@ -108,6 +108,8 @@ class _Worker:
     actor: Any
     under_way: dict[Any, int] = field(default_factory=dict)
     """Ray's reference -> number of the task."""
+    told: list[Any] = field(default_factory=list)
+    """Ray's references of the models that it was sent: where one did not come, its tasks would go on with another."""
 
 
 class RayEngine:
@@ -149,7 +151,7 @@ class RayEngine:
         self._start(model)
         self._model = ray.put(to_bytes(model))
         for worker in self._workers:
-            worker.actor.begin.remote(self._model)
+            worker.told.append(worker.actor.begin.remote(self._model))
 
     def submit(self, jobs: Sequence[Job]) -> None:
         for stack in by_stack(job for job in jobs if job not in self._jobs):
@@ -190,7 +192,7 @@ class RayEngine:
         self._settle()
         self._scored = ray.put(to_bytes(model))
         for worker in self._workers:
-            worker.actor.scoring.remote(self._scored)
+            worker.told.append(worker.actor.scoring.remote(self._scored))
         tasks = [self._put({"do": "score", "device": one}, f"scored client {one!r}") for one in devices]
         return [score_of(self._answer(task)) for task in tasks]
 
@@ -244,9 +246,9 @@ class RayEngine:
             self._answers.pop(task, None)
             heapq.heappush(self._waiting, (False, -self._tasks[task].cost, task))
         worker.actor = self._actor()
-        worker.actor.begin.remote(self._model)
+        worker.told = [worker.actor.begin.remote(self._model)]
         if self._scored is not None:
-            worker.actor.scoring.remote(self._scored)
+            worker.told.append(worker.actor.scoring.remote(self._scored))
 
     # ------------------------------------------------------------ tasks
 
@@ -278,6 +280,8 @@ class RayEngine:
         for reference in ray.wait([*at])[0]:
             worker = at[reference]
             try:
+                ray.get(worker.told)  # an actor does what it is sent in that order
+                worker.told.clear()
                 body = json.loads(ray.get(reference))
             except RayActorError:
                 self._lost(worker)

@@ -24,6 +24,19 @@ def test_results_and_errors_reach_who_waits_for_them() -> None:
     asyncio.run(scenario())
 
 
+def test_a_call_that_raises_what_no_future_takes_keeps_nobody_waiting() -> None:
+    async def scenario() -> None:
+        threads = Threads(1, "t")
+        empty: Any = iter(())
+        found = [threads.run(partial(next, empty)), threads.run(lambda: 1)]
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await asyncio.wait_for(found[0], 5)
+        assert await asyncio.wait_for(found[1], 5) == 1
+        await asyncio.to_thread(threads.close)
+
+    asyncio.run(scenario())
+
+
 def test_no_more_threads_than_it_may_and_no_more_than_it_needs() -> None:
     names: set[str] = set()
     together = threading.Barrier(3, timeout=10)

@@ -21,8 +21,8 @@ from client_sdk.protocol.devices import Task
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
 from simulation import History, SimulationError, simulate
-from simulation.engines import Engine, SerialEngine, engine_called
-from simulation.engines.ray_actors import _AS_OURS, RayEngine, _share
+from simulation.engines import Engine, SerialEngine, engine_called, ray_actors
+from simulation.engines.ray_actors import _AS_OURS, Actor, RayEngine, _share
 from tests.rotating import on_day
 from tests.simulation.engines.test_processes import NET, Marks, clients, digests, examples, fate, mark, plan, results
 
@@ -119,6 +119,18 @@ def test_an_actor_that_dies_costs_its_clients_again_and_not_the_run(started: Any
     kill(engine, 0)
     serial.begin(2, marks.model)
     assert [engine.result(job) for job in later] == [serial.result(job) for job in later]
+
+
+class Deaf(Actor):
+    def begin(self, model: bytes) -> None:
+        raise OSError("no space left for the model")
+
+
+@TODAY
+def test_who_has_not_got_the_model_of_the_round_trains_no_other(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_actors, "Actor", Deaf)
+    with pytest.raises(OSError, match="no space left for the model"):
+        simulate(plan(), NET, clients(), progress=False, engine="ray", workers=1)
 
 
 @TODAY
