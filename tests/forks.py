@@ -124,6 +124,8 @@ def _main() -> None:
     os.environ.clear()
     os.environ.update(asked["environment"])
     os.chdir(asked["folder"])
+    more = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:1] = [path for path in more if path and path not in sys.path]
     command = sys.modules["__main__"] = sys.modules[asked["module"]]
     sys.path[0], sys.argv, tempfile.tempdir = asked["folder"], [str(command.__file__), *asked["words"]], None
     command.app() if asked["module"] == COORDINATOR else command.main()
