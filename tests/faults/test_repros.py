@@ -15,6 +15,7 @@ from client_sdk.protocol.devices import CheckIn, Registered, Wait
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import problem
 from coordinator.blobs import MemoryBlobs
+from coordinator.runtime import devices
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.core import Core
 from coordinator.store.memory import MemoryStore
@@ -124,6 +125,13 @@ class SlowBlobs(MemoryBlobs):
             meanwhile()
 
 
+@pytest.fixture
+def updates_as_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Updates are blobs however short they are."""
+    monkeypatch.setattr(devices, "SHORT_BYTES", 0)
+
+
+@pytest.mark.usefixtures("updates_as_files")
 def test_repro_same_bytes_are_called_late_when_they_overtake_themselves() -> None:
     """Seed 137: a request paused, its repetition was counted and the round committed; then the first continued."""
     blobs = SlowBlobs()
@@ -139,6 +147,7 @@ def test_repro_same_bytes_are_called_late_when_they_overtake_themselves() -> Non
     assert not blobs.has(receipt.digest), "raw updates are kept only until their round has ended"
 
 
+@pytest.mark.usefixtures("updates_as_files")
 def test_repro_refused_copy_deletes_what_is_about_to_be_acknowledged() -> None:
     """Between the file and its event, a copy of the same bytes was refused, and the file deleted with it."""
     blobs = SlowBlobs()

@@ -25,7 +25,7 @@ import uvicorn
 from client_sdk.credentials.request_signature import RequestSignature
 from client_sdk.identity import DeviceKey
 from client_sdk.protocol.devices import Assignment, CheckIn, CheckpointRef, Receipt, Task, Wait
-from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, Route
+from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, Page, Route
 from coordinator.access import LOCAL_OWNER, Operator
 from coordinator.blobs import DiskFull, FileBlobs
 from coordinator.group_commit import GroupCommit
@@ -133,13 +133,13 @@ class Scripted:
         digest = spool.commit()
         return lambda: Receipt(run=run, round=round_, attempt=attempt, device="d1", digest=digest, weight=1)
 
-    def runs(self, sees: object = None) -> list[object]:
+    def runs(self, sees: object = None, after: str = "", limit: int = 0) -> Page[Any]:
         if self.failure is not None:
             raise self.failure
-        return []
+        return Page()
 
-    def rounds(self, run: str, after: int, limit: int) -> list[object]:
-        return []
+    def rounds(self, run: str, after: int, limit: int) -> Page[Any]:
+        return Page()
 
     def healthy(self) -> dict[str, object]:
         return {}
