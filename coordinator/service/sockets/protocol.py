@@ -113,6 +113,10 @@ class BoundedHttp(HttpToolsProtocol):
         self._head_bytes = 0
         self._framing_bytes = 0
         self._content_bytes = 0
+        self._just_arrived = 0
+        """Bytes of bodies among those that are parsed now."""
+        self._head_began = False
+        """Whether the newest head began among them."""
         self._answered: RequestResponseCycle | None = None
         """The request that the application works on; ``cycle`` is the newest one."""
         self._refusal: Problem | None = None
@@ -142,6 +146,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         content_before, part_before, request_before = self._content_bytes, self._part, self.scope
         self._head_bytes += len(data)
+        self._head_began, self._just_arrived = False, 0
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -155,6 +160,9 @@ class BoundedHttp(HttpToolsProtocol):
                 self._refuse(problem("malformed-request", f"This is not HTTP/1.1: {_reason(error)}.").problem)
             return
         if self._part is _Part.HEAD:
+            if self._head_began:  # behind the heads and bodies of others, which may be in the same bytes
+                _, _, rest = data.rpartition(b"\r\n\r\n")
+                self._head_bytes = len(rest) - self._just_arrived
             if self._head_bytes > self._limits.head_bytes:
                 self._refuse(self._too_large().problem)
                 return
@@ -183,8 +191,7 @@ class BoundedHttp(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= self._limits.pipelined:
             raise problem("malformed-request", f"More than {self._limits.pipelined} requests wait on this connection.")
-        self._part = _Part.HEAD
-        self._head_bytes = 0
+        self._part, self._head_began = _Part.HEAD, True
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -232,6 +239,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._content_bytes += len(body)
+        self._just_arrived += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
