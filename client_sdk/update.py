@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from client_sdk import codecs
 from client_sdk.metrics import Tally, measured, require_finite
 from client_sdk.protocol.devices import Score, UpdateReport, Work
-from client_sdk.protocol.names import REPORT_KEY, copied
+from client_sdk.protocol.names import REPORT_KEY
 from client_sdk.tensors import split
 from client_sdk.tensors.exact_sum import ExactSum, peak
 from client_sdk.tensors.floats import Float32, as_array, widen
@@ -278,8 +278,21 @@ def report_of(
     """
     if private:
         return UpdateReport(run=run, round=round, attempt=attempt, codec=codec, examples=1)
+    took = seconds or Seconds()
     try:
-        return copied(UpdateReport, update, seconds or Seconds(), run=run, round=round, attempt=attempt, codec=codec)
+        return UpdateReport(
+            run=run,
+            round=round,
+            attempt=attempt,
+            codec=codec,
+            examples=update.examples,
+            work=update.work,
+            fetch_s=took.fetch_s,
+            train_s=took.train_s,
+            encode_s=took.encode_s,
+            metrics=update.metrics,
+            held_out=update.held_out,
+        )
     except ValidationError as error:
         raise BadReport(f"the update's report cannot be made: {_first(error)}") from None
 

@@ -21,7 +21,7 @@ from client_sdk.device.policy import cost_of, under_masks
 from client_sdk.device.record import StorageError
 from client_sdk.privacy.accounting import epsilon_of, rho_for
 from client_sdk.protocol.devices import Assignment, PrivacyBounds
-from client_sdk.protocol.names import Message, copied
+from client_sdk.protocol.names import Message
 from client_sdk.secagg.memory import DAY_S
 
 NEVER = -1
@@ -58,10 +58,11 @@ class Debit(Message):
 def debit_for(coordinator: str, assignment: Assignment, answer: str) -> Debit:
     """What the answer to this assignment costs."""
     terms = assignment.privacy
-    return copied(
-        Debit,
-        assignment,
+    return Debit(
         coordinator=coordinator,
+        run=assignment.run,
+        device=assignment.device,
+        round=assignment.round,
         version=assignment.checkpoint.version,
         answer=answer,
         rho=cost_of(terms, under_masks(assignment.secure)),

@@ -71,7 +71,7 @@ from client_sdk.protocol.devices import (
     Policy,
     Withdrawal,
 )
-from client_sdk.protocol.names import Route, copied
+from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem, ProblemError
 from client_sdk.protocol.secure import (
     NotReady,
@@ -206,10 +206,13 @@ class RoundEnds(Enrolling):
         if assignment is None:
             raise RuntimeError("there is no round to end")
         yield from self._forget(assignment)
-        joined = copied(
-            Joined,
-            assignment,
+        joined = Joined(
+            run=assignment.run,
+            round=assignment.round,
+            attempt=assignment.attempt,
+            device=assignment.device,
             coordinator=record.coordinator,
+            plan_digest=assignment.plan_digest,
             learner=assignment.task.learner,
             checkpoint=assignment.checkpoint.digest,
             result=result,
@@ -421,19 +424,20 @@ class SecureAttempts(RoundEnds):
     def _expected(self, listed: RevocationList | None) -> Expected:
         assignment, work, secure = self.secure_work()
         codec, version = assignment.task.codec.rsplit("@", 1)
-        return copied(
-            Expected,
-            assignment,
-            work,
+        return Expected(
+            run=assignment.run,
+            round=assignment.round,
             model=bytes.fromhex(assignment.checkpoint.digest),
             tensors=bytes.fromhex(work.tensors),
             plan=bytes.fromhex(work.agreed),
             terms=terms_of(secure),
             learner=assignment.task.learner,
+            dimension=work.dimension,
             codec=codec,
             codec_version=int(version),
             codec_seed=codec_seed(assignment),
             sketch=bytes.fromhex(work.sketch),
+            near=work.near,
             roles=bytes.fromhex(assignment.roles_digest),
             revocations=listed,
         )
