@@ -435,24 +435,33 @@ class Learner:
             params = freeze(own, sent)
             module = filled.module
             module.train()
+
+            def delta_of(tensors: Mapping[str, torch.Tensor]) -> Tensors | Diverged:
+                try:
+                    return _differences({name: state.host(name, one) for name, one in tensors.items()}, model, sent)
+                except Diverged as error:
+                    return error
+
             trained = stacks.trained(
-                module, params, list(clients.items()), task, round=round, floating=floating_of(module)
+                module,
+                params,
+                list(clients.items()),
+                task,
+                round=round,
+                floating=floating_of(module),
+                ended=delta_of,
             )
             if filled.again():
                 object.__setattr__(self, _SPARE, filled)
-        views = {name: state.host(name, tensor) for name, tensor in trained.tensors.items()}
         found: dict[str, Update | LearningError] = {}
-        for at, (device, result) in enumerate(zip(clients, trained.results, strict=True)):
+        for (device, examples), (result, delta) in zip(clients.items(), trained, strict=True):
             if isinstance(result, LearningError):
                 found[device] = result
-                continue
-            try:
-                delta = _differences({name: view[at] for name, view in views.items()}, model, sent)
-            except Diverged as error:
-                found[device] = error
-                continue
-            work, means, count = result.work, result.metrics, len(clients[device])
-            found[device] = Update(delta, count, work=work, metrics=means, model=manifest, copy=False)
+            elif isinstance(delta, LearningError):
+                found[device] = delta
+            else:
+                work, means = result.work, result.metrics
+                found[device] = Update(delta, len(examples), work=work, metrics=means, model=manifest, copy=False)
         return found
 
     def unstackable(self, task: Task) -> str:

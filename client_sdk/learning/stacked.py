@@ -4,7 +4,7 @@ Where a model is so small that calling operators costs more than their arithmeti
 than one of a single client. ``Learner.train_stack`` gives the updates of ``Learner.train`` but for the order of
 roundings; the bits depend on which clients are stacked, and in which order, and on nothing else.
 
-Where a client has made all of its steps, its weights are read; what the stack does to them after that is lost. The
+When a client has made all of its steps, its weights are read; what the stack does to them after that is lost. The
 smaller batch at the end of an epoch is filled up with examples whose label is ``IGNORED``, where the loss leaves those
 out; else the client makes that step alone.
 
@@ -14,10 +14,9 @@ With a proximal term or clipping the graph gives gradients, and what ``local_sgd
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -30,6 +29,7 @@ from client_sdk.learning.measures import OF_LABELS
 from client_sdk.learning.traced import Graphs, Names, NotTraced, StackedGraph
 from client_sdk.protocol.devices import Task, Work
 
+Kept = TypeVar("Kept")
 _MOST_BYTES = 1 << 26
 """Of the batches of a stack that are gathered at once."""
 
@@ -58,13 +58,15 @@ class Stacks:
         *,
         round: int,
         floating: torch.dtype,
-    ) -> Trained:
+        ended: Callable[[Mapping[str, torch.Tensor]], Kept],
+    ) -> list[tuple[LocalResult | Diverged, Kept]]:
         """Train a copy of ``params`` for each of ``clients``, (device, examples), from the values that they have in
-        ``module``, which stays as it is. NotTraced where they cannot be stacked."""
+        ``module``, which stays as it is. Returns of each how its training went, and what ``ended`` gives of its
+        tensors, by name, which change afterwards. NotTraced where they cannot be stacked."""
         names = Names(module, params)
         lanes = [_Lane(device, examples, task, round) for device, examples in clients]
         kinds = [[one.expand(self.lanes, *one.shape).clone() for one in kind] for kind in names.tensors]
-        final = [[torch.empty_like(one) for one in kind] for kind in kinds]
+        kept: dict[int, Kept] = {}
         steps = max(lane.planned for lane in lanes)
         width = max(max(lane.sizes) for lane in lanes)
         if width < task.batch_size:  # else each stack of small clients had a shape of its own
@@ -86,13 +88,12 @@ class Stacks:
                         now.copy_(then)
                     alone_at = self._step(module, names, own, lanes[at], number, task, floating, fused)
                     found[number, at], norms[number, at] = alone_at
-                over = [at for at, lane in enumerate(lanes) if lane.planned == number + 1]
-                for kind, kept in zip(kinds, final, strict=True):
-                    for now, then in zip(kind, kept, strict=True):
-                        then[over] = now[over]
-        tensors = dict(zip((*names.trained, *names.others), (*final[0], *final[1]), strict=True))
-        results = [lane.result(found[:, at].tolist(), norms[:, at].tolist(), task) for at, lane in enumerate(lanes)]
-        return Trained(results, tensors)
+                for at in (at for at, lane in enumerate(lanes) if lane.planned == number + 1):
+                    tensors = zip((*names.trained, *names.others), (*kinds[0], *kinds[1]), strict=True)
+                    kept[at] = ended({name: one[at] for name, one in tensors})
+        return [
+            (lane.result(found[:, at].tolist(), norms[:, at].tolist(), task), kept[at]) for at, lane in enumerate(lanes)
+        ]
 
     def _graph(self, module: nn.Module, names: Names, x: torch.Tensor, y: torch.Tensor, fused: bool) -> StackedGraph:
         key = (names.trained, x.shape, x.dtype, y.shape, y.dtype, fused)
@@ -152,15 +153,6 @@ def _stepped(
     for weight, one in zip(weights, found, strict=True):
         weight.add_(one, alpha=-task.learning_rate)
     return objectives, norms[0] if alone else norms
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """What a stack gave."""
-
-    results: list[LocalResult | Diverged]
-    tensors: dict[str, torch.Tensor]
-    """Of each name the values of all clients, in their order along the first axis, and of lanes without a client."""
 
 
 class _Lane:

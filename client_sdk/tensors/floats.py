@@ -37,15 +37,15 @@ def widen(array: Array) -> Float32:
 
     ManifestMismatch for integers and booleans; OutOfRange when a finite float64 has no finite float32.
     """
+    if array.dtype == np.float32:
+        return array
     name = dtype_name(array.dtype)
-    if name == "F32":
-        return array.astype(np.float32, copy=False)
     if name == "BF16":
         bits = np.ascontiguousarray(array).view(np.uint16).reshape(array.shape)
         return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
     if name == "F64":
         return _cast(array, np.dtype(np.float32), name)
-    if name != "F16":
+    if name not in ("F16", "F32"):
         raise ManifestMismatch(f"{name} is not a floating-point dtype and is never averaged")
     return array.astype(np.float32)
 
