@@ -108,7 +108,7 @@ def directed(setting: Setting, folder: Path, screen: Screen, stop: Event) -> Ite
         ready = json.loads(children.first_line(server, READY_S))
         url = str(ready["url"])
         token = folder / Path(ready["device_token_file"]).relative_to(folder.resolve())
-        screen.note(f"The coordinator is at {url}; its page: {ready['docs']}")
+        screen.note(f"The coordinator is at {url}; its API: {ready['docs']}")
         at = ("--coordinator", url)
         children.start(
             "fleet", "fleet", "--token-file", str(token), *at, *_fleet(setting), "--folder", str(folder / "devices")
@@ -118,6 +118,8 @@ def directed(setting: Setting, folder: Path, screen: Screen, stop: Event) -> Ite
                 screen.note(
                     f"The dashboard; the link logs one browser in, within five minutes: {operator.login_link()}"
                 )
+            elif ready["dashboard"] is not None:  # a link is a secret, and what is no terminal may be a log
+                screen.note(f"The dashboard: {ready['dashboard']}. To log in: quorate dashboard --login {' '.join(at)}")
             runs = _Runs(setting, folder, operator, children, screen, stop, at)
             plain, secure, model = runs.play()
             seconds = time.monotonic() - began
