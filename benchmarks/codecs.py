@@ -9,7 +9,7 @@
     nmse       ||x - decoded||^2 / ||x||^2 of a single update
     bytes      of the body, with header and report; the ratio is over float16's
     encode     CPU seconds from the delta to the body; the ratio is over float16's
-    decode     CPU seconds from the body to its blocks; likewise
+    decode     CPU seconds from the body to its blocks; the ratio is over float16's
 
 Each row says whether the codec is *unbiased*: whether the expectation of what is decoded is the update, so that the
 error of a mean of n devices is the n-th part. EDEN's aims are its published errors, and 2 %. The aim of the

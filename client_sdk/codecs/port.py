@@ -272,7 +272,7 @@ class FlatCodec(ABC):
         return manifest
 
     def _told(self, travelled: Manifest) -> Manifest:
-        """The same, of whatever body. Nothing is checked."""
+        """The manifest of the deltas in a body of whatever codec. Nothing is checked."""
         names = travelled.keys() - set(self.OWN)
         return Manifest({name: TensorSpec("F32", travelled[name].shape[1:]) for name in names}).in_file_order()
 

@@ -355,7 +355,7 @@ class MeshGradient(FullShards):
 
     @property
     def place(self) -> int:
-        """The same on all ranks of *tensor*: layers that are not divided must draw the same."""
+        """A number that all ranks of *tensor* have in common: layers that are not divided must draw the same."""
         return self._group.rank // self._mesh.tensor
 
     @property

@@ -55,7 +55,7 @@ class LedgerRun(Message):
     rho: float
     """What the device that has lost most in it has lost, as zCDP."""
     epsilon: float
-    """The same at the ledger's delta."""
+    """What that device has lost, as epsilon at the ledger's delta."""
 
 
 class LedgerView(Message):
@@ -66,11 +66,11 @@ class LedgerView(Message):
     """The most that a device may lose, at ``delta``."""
     delta: float
     budget: float
-    """The same as zCDP, which adds up."""
+    """The most that a device may lose, as zCDP, which adds up."""
     rho: float
     """What the device that has lost most has lost over all runs, as zCDP."""
     spent: float
-    """The same as epsilon at ``delta``."""
+    """What that device has lost, as epsilon at ``delta``."""
     devices: int
     """How many have lost something."""
     near: int
@@ -93,7 +93,7 @@ class SpentRound(Message):
     most: float
     """What the device that had lost most in this run had lost in it by then."""
     epsilon: float
-    """The same at the plan's delta."""
+    """What that device had lost, as epsilon at the plan's delta."""
 
 
 class ExpectedRound(Message):

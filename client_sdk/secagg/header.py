@@ -169,8 +169,9 @@ class Terms(PlanNumbers):
         return min(self.move, self.move_each * math.sqrt(values))
 
     def reach_with_noise(self, values: int) -> float:
-        """The same where the mean has noise, which is no device's: as far as the updates alone move the model, and as
-        far again for each ``max_norm`` of noise. A step grows with the mean as every optimizer with a bound has it."""
+        """The most by which a round moves such a model where the mean has noise, which is no device's: as far as the
+        updates alone move it, and as far again for each ``max_norm`` of noise. A step grows with the mean as every
+        optimizer with a bound has it."""
         if not self.noise:
             return self.reach(values)
         quantizer = self.quantizer_of(())

@@ -12,7 +12,7 @@ tree               2L(alpha + n beta) + L n gamma                               
 two-tree           2L(alpha + n/2 beta) + L n gamma                                Sanders, Speck, Traeff 2009
 doubling           (log2 q + [2 if r])(alpha + n beta) + (log2 q + [1 if r]) n     recursive doubling; Thakur,
                    gamma                                                           Rabenseifner, Gropp 2005
-halving-doubling   2 log2 q alpha + 2(q-1)/q n beta + (q-1)/q n gamma              Rabenseifner; likewise
+halving-doubling   2 log2 q alpha + 2(q-1)/q n beta + (q-1)/q n gamma              Rabenseifner; as *doubling*
                    [+ 3 alpha + 2 n beta + n/2 gamma if r]
 hierarchical       ring's reduce-scatter inside a machine, a ring across for each  sum of its parts
                    shard, ring's all-gather inside

@@ -299,7 +299,7 @@ def _divided(state: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], dict[st
 
 
 def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """The same values, each in memory of its own, in order: safetensors are no views of each other."""
+    """The values of these tensors, each in memory of its own, in order: safetensors are no views of each other."""
     seen: set[int] = set()
     found: dict[str, Any] = {}
     for name, tensor in tensors.items():

@@ -97,10 +97,11 @@ class Cohort(Section):
     """*uniform*: each waiting device alike. The others need ``pool`` above ``select``, or every waiting device is
     drawn. *by_examples*: proportional to the examples it holds, without replacement. It needs ``aggregation.weighting =
     "equal"``, or large devices count twice. The coordinator then knows the devices' sizes, in secure rounds too.
-    *power-of-choice* (Cho et al. 2020, arXiv:2010.01243): likewise, and of these candidates those with the highest
-    last loss. *oort* (Lai et al. 2021, arXiv:2010.06081): devices with high losses that are fast, and some new ones.
-    *cyclic*: each device in turn. *fixed*: the same devices in each round. *poisson*: each device by itself, so that
-    the size of cohorts varies. Or a package's selection, by ``package:name``. See docs/selection.md."""
+    *power-of-choice* (Cho et al. 2020, arXiv:2010.01243): candidates are drawn as by *by_examples*, and those of
+    them with the highest last loss are taken. *oort* (Lai et al. 2021, arXiv:2010.06081): devices with high losses
+    that are fast, and some new ones. *cyclic*: each device in turn. *fixed*: the same devices in each round.
+    *poisson*: each device by itself, so that the size of cohorts varies. Or a package's selection, by
+    ``package:name``. See docs/selection.md."""
     choose_version: str | None = Field(default=None, max_length=64)
     """Version of a package's selection: required for one, refused for those that are built in."""
     choose_parameters: dict[str, float] = Field(default_factory=dict, max_length=64)
@@ -342,7 +343,7 @@ class Plan(Section):
         return self.terms_with(())
 
     def terms_with(self, statistics: Iterable[str]) -> Terms | None:
-        """The same where these statistics are averaged."""
+        """What secure rounds are held to where these statistics are averaged; None: rounds with devices are plain."""
         if self.secure is None:
             return None
         if self.privacy is None:
@@ -359,8 +360,8 @@ class Plan(Section):
 
     @property
     def shortest_reach(self) -> Reach:
-        """The same of the round that moves it least, of those that another one follows. An optimizer with a memory is
-        taken to move it as far in each."""
+        """How far at most the round moves the model that moves it least, of those that another round follows. An
+        optimizer with a memory is taken to move it as far in each."""
         versions = {0, max(0, self.finish.rounds - 2)}
         if self.aggregation.server_optimizer != "average":
             return self.reach

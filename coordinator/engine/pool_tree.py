@@ -251,7 +251,7 @@ def _joined(at: int, left: _Node, right: _Node) -> _Node:
 
 
 def _parted(leaves: _Leaves) -> _Fork:
-    """The same devices as a fork over two lists."""
+    """The devices of the list as a fork over two lists."""
     keys = [device.encode() for device in leaves.devices]
     at = _first_difference(keys[0], keys[-1])
     middle = bisect_left(keys, 1, key=lambda key: _bit(key, at))

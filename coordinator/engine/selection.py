@@ -229,9 +229,9 @@ def by_examples(pool: Ranked, k: int, *, seed: int, round: int, settings: Settin
     """``k`` devices without replacement, the next one always proportional to its examples. Sorted by id.
 
     The first is the one at a place in the sum of all examples that is uniform, by a hash of (seed, round); the next one
-    likewise among the devices that are left. Inclusion probabilities are below k n_i / sum n for large devices, hence
-    the unweighted mean of the cohort keeps a bias towards small devices, which vanishes as k / n does: see
-    docs/selection.md.
+    is drawn in this way among the devices that are left. Inclusion probabilities are below k n_i / sum n for large
+    devices, hence the unweighted mean of the cohort keeps a bias towards small devices, which vanishes as k / n does:
+    see docs/selection.md.
     """
     return sorted(row[0] for row in _proportional(pool, k, seed, round))
 

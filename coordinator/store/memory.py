@@ -444,7 +444,7 @@ class MemoryTransaction(MemoryWrites, Transaction):
         """All transactions exclude each other."""
 
     def hold_pool(self) -> None:
-        """Likewise."""
+        """All transactions exclude each other."""
 
 
 class MemoryStore(MemoryReads, Store):

@@ -475,7 +475,7 @@ class SqlTransaction(SqlWrites, Transaction):
             self._read(_HOLD_LEDGERS, {})
 
     def hold_pool(self) -> None:
-        """Likewise."""
+        """Writing transactions of SQLite exclude each other."""
         if self._dialect == "postgresql":
             self._read(_HOLD_POOL, {})
 

@@ -240,7 +240,7 @@ def ring_ring_broadcast(t: Transport, mine: Array, local: int) -> Array:
 
 
 def star_ring_broadcast(t: Transport, mine: Array, local: int) -> Array:
-    """Likewise, with a star within each machine, whose first rank has the sum and gives it back."""
+    """A star in each machine, a ring of the first ranks, which have the sums, and a broadcast in each machine."""
     inside, leaders = machines(t, local)
     total = mine.copy()
     up(inside, total, flat)

@@ -12,8 +12,8 @@ stashing     backward with the weights of the batch's forward, kept for it (Pipe
              arXiv:1806.03377): the gradient of a function, at older weights. Costs S - s copies of a stage
 momentum     forward with a guess of the weights that the backward will meet: those to which the velocity leads if no
              more gradients come (as DANA: Hakimi et al. 2019, arXiv:1907.11612). No copies are kept
-linear       likewise, if each update until then is the last one again: the velocity times the lag (SpecTrain: Chen et
-             al. 2018, arXiv:1809.02839; Kosson et al. 2021, arXiv:2003.11666)
+linear       forward with a guess of them: each update until then is the last one again, the velocity times the lag
+             (SpecTrain: Chen et al. 2018, arXiv:1809.02839; Kosson et al. 2021, arXiv:2003.11666)
 ===========  ==========================================================================================================
 
 The stages are played in one process, in ticks: in each a stage does one forward or one backward. They do what devices

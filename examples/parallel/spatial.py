@@ -44,7 +44,7 @@ class Network(nn.Module):
         return self.head(x_NCHW.mean((2, 3)))
 
     def by_rows(self, x_NCHW: Tensor, height: int) -> Tensor:
-        """The same, where this rank has some rows of images of that height."""
+        """``forward`` where this rank has some rows of images of that height."""
         smallest = height // dist.get_world_size()
         for layer in self.convolutions:
             width = layer.padding[0]

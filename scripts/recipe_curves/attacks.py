@@ -36,7 +36,7 @@ HALF = 0.5
 
 
 def alie(honest: Float64, wrong: int) -> Float64:
-    """See above."""
+    """A wrong update by *a little is enough*."""
     count = len(honest) + wrong
     further_out = count // 2 + 1 - wrong
     z = NormalDist().inv_cdf((len(honest) - further_out) / len(honest))
@@ -46,7 +46,7 @@ def alie(honest: Float64, wrong: int) -> Float64:
 
 
 def inner_product(honest: Float64, wrong: int, epsilon: float = 0.5) -> Float64:
-    """See above."""
+    """A wrong update by inner product manipulation."""
     found: Float64 = -epsilon * honest.mean(axis=0)
     return found
 

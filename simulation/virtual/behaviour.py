@@ -53,8 +53,8 @@ class Behaviour:
     """Probability that a selected device vanishes before it reports, in each round anew; in a secure round, before one
     of the five exchanges, each alike. 0 to 1."""
     dropout_worst: float = 0.0
-    """The same at the hour at which the fewest devices are available, with ``dropout`` at the best hour and a cosine in
-    between. 0: ``dropout`` at each hour; else at least ``dropout``, to 1."""
+    """Probability of vanishing at the hour at which the fewest devices are available, with ``dropout`` at the best hour
+    and a cosine in between. 0: ``dropout`` at each hour; else at least ``dropout``, to 1."""
     dropout_phases: tuple[float, float, float] = (0.0, 1.0, 0.0)
     """In which phase of a plain round these devices vanish: relative weights of fetching the model, training, and
     sending the update. Who vanishes while it fetches has not begun to train. Each from 0, one above 0."""
@@ -79,7 +79,7 @@ class Behaviour:
     down_mbps: float = 0.0
     """Median megabits a second at which devices fetch the checkpoint, on top of ``network_s``. 0: in no time."""
     up_mbps: float = 0.0
-    """The same for sending the update."""
+    """Median megabits a second at which devices send the update. 0: in no time."""
     network_sigma: float = 0.0
     """Spread of both between devices, of the form of ``speed_sigma``; one draw for each device's life. 0 to 5."""
     available: float = 1.0

@@ -114,7 +114,7 @@ class Aggregation(Section):
     *fedadagrad*: ``beta1`` (0), ``tau`` (0.001).
     *fedadam*, *fedyogi*: ``beta1`` (0.9), ``beta2`` (0.99), ``tau`` (0.001). *lars*: ``momentum`` (0.9),
     ``trust_coefficient`` (0.001), ``weight_decay`` (0). *lamb*: ``beta1`` (0.9), ``beta2`` (0.99), ``eps`` (1e-6),
-    ``weight_decay`` (0). *radam*: likewise (``eps`` 1e-8), and ``layerwise`` (0; 1 is LAMB's step by layers),
+    ``weight_decay`` (0). *radam*: those of *lamb* (``eps`` 1e-8), and ``layerwise`` (0; 1 is LAMB's step by layers),
     ``lookahead`` (0, none: after how many rounds the slow weights move), ``lookahead_rate`` (0.5); RangerLARS is
     ``{ layerwise = 1, lookahead = 6 }``. ``server_optimizer_parameters = { tau = 0.01 }``"""
     server_learning_rate: float = Field(default=1.0, gt=0, le=1000, allow_inf_nan=False)
