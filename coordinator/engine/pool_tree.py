@@ -76,7 +76,7 @@ class PoolTree:
     def __init__(self, pool: Iterable[tuple[str, int]] = ()) -> None:
         """``pool``: (device, examples), by device id."""
         rows = [*pool]
-        self._top: _Node = _folded(rows, _alone, _joined) if rows else _Leaves([], [])
+        self._top: _Node = _tree([device for device, _ in rows], [examples for _, examples in rows])
 
     def __len__(self) -> int:
         return self._top.count
@@ -160,7 +160,7 @@ class PoolTree:
         leaves.devices.insert(place, device)
         leaves.examples.insert(place, examples)
         if leaves.count > _MOST:
-            self._replace(way, leaves, _parted(leaves))
+            self._replace(way, leaves, _tree(leaves.devices, leaves.examples))
 
     def drop(self, device: str) -> None:
         """Removes the device, where it is there."""
@@ -244,21 +244,13 @@ def _alone(device: str, examples: int) -> _Node:
     return _Leaves([device], [examples])
 
 
-def _joined(at: int, left: _Node, right: _Node) -> _Node:
-    if isinstance(left, _Leaves) and isinstance(right, _Leaves) and left.count + right.count <= _MOST:
-        return _Leaves(left.devices + right.devices, left.examples + right.examples)
-    return _Fork(at, left, right)
-
-
-def _parted(leaves: _Leaves) -> _Fork:
-    """The devices of the list as a fork over two lists."""
-    keys = [device.encode() for device in leaves.devices]
-    at = _first_difference(keys[0], keys[-1])
-    middle = bisect_left(keys, 1, key=lambda key: _bit(key, at))
-    left, right = (
-        _Leaves(leaves.devices[part], leaves.examples[part]) for part in (slice(middle), slice(middle, None))
-    )
-    return _Fork(at, left, right)
+def _tree(devices: list[str], examples: list[int]) -> _Node:
+    """The tree of these devices, which are in order of id, with their examples."""
+    if len(devices) <= _MOST:
+        return _Leaves(devices, examples)
+    at = _first_difference(devices[0].encode(), devices[-1].encode())
+    middle = bisect_left(devices, 1, key=lambda device: _bit(device.encode(), at))
+    return _Fork(at, _tree(devices[:middle], examples[:middle]), _tree(devices[middle:], examples[middle:]))
 
 
 def _hashed_leaf(device: str, examples: int) -> _Hashed:
