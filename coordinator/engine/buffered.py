@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, model_validator
 
-from coordinator.engine.aggregation.weights import MOST_WEIGHT, unit_of
+from coordinator.engine.aggregation.section import MOST_WEIGHT, unit_of
 from coordinator.engine.plan_section import Section
 
 if TYPE_CHECKING:

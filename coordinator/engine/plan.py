@@ -58,9 +58,8 @@ from coordinator.engine.aggregation.registry import (
     reach_of,
     reason_against_selection,
 )
-from coordinator.engine.aggregation.section import Aggregation
+from coordinator.engine.aggregation.section import Aggregation, heaviest, unit_of
 from coordinator.engine.aggregation.strategy import Algorithm, Strategy, StrategySection, why_not
-from coordinator.engine.aggregation.weights import heaviest, unit_of
 from coordinator.engine.buffered import WHOLE, Buffered
 from coordinator.engine.plan_file import LONGEST, MOST, Mistake, PlanError, PlanFile, elsewhere, fields_of
 from coordinator.engine.plan_section import Section

@@ -22,7 +22,7 @@ from pydantic_core import CoreSchema, core_schema
 from client_sdk.protocol.operators import AttemptView, Kind, Phase, Status
 from client_sdk.secagg.header import Terms
 from client_sdk.tensors.manifest import StatisticRole
-from coordinator.engine.aggregation.weights import times_of
+from coordinator.engine.aggregation.section import times_of
 from coordinator.engine.effects import Contribution
 from coordinator.engine.event_fields import UNTREATED, Treated
 from coordinator.engine.named_tensors import NamedTensors, Small

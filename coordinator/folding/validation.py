@@ -38,7 +38,7 @@ from client_sdk.tensors.exact_sum import BOUND_OVER_PEAK, FRACTION_BITS, bound, 
 from client_sdk.tensors.manifest import shown
 from client_sdk.tensors.safetensors_file import Source
 from client_sdk.update import decode_report
-from coordinator.engine.aggregation.weights import reason_against
+from coordinator.engine.aggregation.section import reason_against
 from coordinator.engine.event_fields import Treated
 from coordinator.engine.plan import Plan
 

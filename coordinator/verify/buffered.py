@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from coordinator.engine.aggregation.weights import weight_of
+from coordinator.engine.aggregation.section import weight_of
 from coordinator.engine.buffered import WHOLE, Buffered
 from coordinator.engine.plan import Plan
 from coordinator.store.port import ClaimRow, EventRow

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from client_sdk.metrics import Tally, added
-from coordinator.engine.aggregation.weights import is_capped
+from coordinator.engine.aggregation.section import is_capped
 from coordinator.engine.named_tensors import CLIP, WITHIN
 from coordinator.engine.plan import Plan
 from coordinator.store.port import TERMINAL, CheckpointRow, EventRow, RoundRow

@@ -28,7 +28,7 @@ from client_sdk.tensors.exact_sum import ExactSum
 from client_sdk.tensors.floats import joined
 from client_sdk.tensors.manifest import of_model
 from client_sdk.update import BadReport, Seconds, Update, report_of
-from coordinator.engine.aggregation.weights import weight_of
+from coordinator.engine.aggregation.section import weight_of
 from coordinator.engine.event_fields import UNTREATED
 from coordinator.engine.plan import Plan, algorithm
 from coordinator.folding.validation import Bounds, Measures, measure_blocks

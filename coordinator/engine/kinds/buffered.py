@@ -19,7 +19,7 @@ from typing import assert_never
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.aggregation.weights import reason_against, weight_of
+from coordinator.engine.aggregation.section import reason_against, weight_of
 from coordinator.engine.buffered import WHOLE
 from coordinator.engine.event_fields import OfDevice
 from coordinator.engine.kinds import RoundKind

@@ -10,7 +10,7 @@ from typing import TypedDict
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.aggregation.weights import is_capped, reason_against, weight_of
+from coordinator.engine.aggregation.section import is_capped, reason_against, weight_of
 from coordinator.engine.kinds import kind_of
 from coordinator.engine.phases.committing import close
 from coordinator.engine.phases.lifecycle import abandon

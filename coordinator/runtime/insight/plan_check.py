@@ -45,8 +45,8 @@ from client_sdk.tensors import (
     to_bytes,
 )
 from client_sdk.tensors.manifest import told
+from coordinator.engine.aggregation.section import said_of_cap
 from coordinator.engine.aggregation.strategy import Algorithm
-from coordinator.engine.aggregation.weights import said_of_cap
 from coordinator.engine.plan import Plan, algorithm
 from coordinator.engine.plan_file import section_of
 from coordinator.engine.secure import plan as secure_plan

@@ -9,8 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from client_sdk.protocol.workers import DatacenterTask
-from coordinator.engine.aggregation.section import Aggregation
-from coordinator.engine.aggregation.weights import MOST_WEIGHT
+from coordinator.engine.aggregation.section import MOST_WEIGHT, Aggregation
 from coordinator.engine.plan import Cohort, Finish, Plan, Retention, chosen
 from coordinator.engine.plan_file import PlanError
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.engine.aggregation.section import Aggregation
-from coordinator.engine.aggregation.weights import (
+from coordinator.engine.aggregation.section import (
     MOST_WEIGHT,
     PARTS,
     UNIT,
+    Aggregation,
     heaviest,
     is_capped,
     times_of,

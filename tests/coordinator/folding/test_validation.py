@@ -26,7 +26,7 @@ from client_sdk.tensors import (
 )
 from client_sdk.tensors.exact_sum import RANGE, range_for
 from client_sdk.update import Update, encode_update
-from coordinator.engine.aggregation.weights import heaviest
+from coordinator.engine.aggregation.section import heaviest
 from coordinator.folding.validation import Bounds, Measures, check, measure, measure_blocks
 from tests.coordinator.engine.story import plan
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.service.threads import Threads
+from coordinator.service.core import Threads
 
 
 def test_results_and_errors_reach_who_waits_for_them() -> None:

@@ -16,8 +16,7 @@ from fastapi import FastAPI
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.service import errors
 from coordinator.service.app import create_app
-from coordinator.service.core import Service
-from coordinator.service.threads import Threads
+from coordinator.service.core import Service, Threads
 from coordinator.settings import Settings
 from tests.explorer.faults import Broken
 

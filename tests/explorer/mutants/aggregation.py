@@ -13,7 +13,7 @@ from client_sdk.tensors.exact_sum import ExactSum
 from client_sdk.update import decode_report
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.aggregation import weights
+from coordinator.engine.aggregation import section
 from coordinator.engine.effects import Contribution
 from coordinator.engine.phases import collecting
 from coordinator.engine.state import RunState
@@ -159,7 +159,7 @@ def _uncapped_weight() -> Patches:
         return (
             unit * (examples + 100_000)
             if aggregation.weighting == "examples"
-            else weights.weight_of(aggregation, unit, examples=examples, **work)
+            else section.weight_of(aggregation, unit, examples=examples, **work)
         )
 
     return [(collecting, "weight_of", weight_of)]
