@@ -94,7 +94,7 @@ class Meters:
 
 class RoundCounts:
     """Counts ended rounds of each run by outcome, from the stored rounds: correct after a restart too, and with several
-    replicas."""
+    replicas. Of a run that is over nothing is read again."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
@@ -103,19 +103,35 @@ class RoundCounts:
         self._devices: dict[str, Count[str]] = {}
         self._missed: Count[str] = Count()
         self._counted_to: dict[str, int] = {}
+        self._over: dict[str, str] = {}
+        """The status of each run that was over when its rounds were counted."""
 
-    def of(self, runs: list[str]) -> tuple[Count[tuple[str, str]], Count[str], int]:
+    def of(self, sees: Callable[[str], bool]) -> tuple[Count[tuple[str, str]], Count[str], int, Count[str]]:
         """Rounds by (outcome, kind), their devices by outcome, and selections that found too few devices, those of
-        rounds under way included, of these runs together."""
+        rounds under way included, of the runs for which ``sees`` is true; and these by status. Without those whose own
+        rows cannot be read, which is noted."""
         ended: Count[tuple[str, str]] = Count()
         devices = Count(dict.fromkeys(_OUTCOMES, 0))
-        missed = 0
+        missed, statuses = 0, Count[str]()
         with self._lock:
-            for run in runs:
-                missed += self._count(run)
+            for run in filter(sees, self._coordinator.operators.run_ids()):
+                status = self._over.get(run)
+                if status is None:
+                    try:
+                        view = self._coordinator.operators.run(run)
+                    except ValueError as error:
+                        self._coordinator.core.process.run_errors.note(run, error)
+                        continue
+                    status = view.status
+                    missed += self._count(run)
+                    if view.over:
+                        self._over[run] = status
+                else:
+                    missed += self._missed[run]
+                statuses[status] += 1
                 ended.update(self._ended[run])
                 devices.update(self._devices[run])
-        return ended, devices, missed
+        return ended, devices, missed, statuses
 
     def _count(self, run: str) -> int:
         """Counts the rounds that ended since. Returns the missed selections."""
@@ -147,9 +163,7 @@ class _OfRuns(Collector):
         return [CounterMetricFamily("quorate_rounds", "Rounds that ended")]
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-        operators = self._coordinator.operators
-        views = operators.runs() if self._sees is None else operators.runs(self._sees)
-        ended, by_outcome, missed = self._counts.of([view.run for view in views])
+        ended, by_outcome, missed, statuses = self._counts.of(self._sees or (lambda run: True))
         rounds = CounterMetricFamily("quorate_rounds", "Rounds that ended", labels=["outcome", "kind"])
         for labels, count in sorted(ended.items()):
             rounds.add_metric(labels, count)
@@ -168,7 +182,7 @@ class _OfRuns(Collector):
             devices.add_metric([outcome], by_outcome[outcome])
         yield devices
         runs = GaugeMetricFamily("quorate_runs", "Runs by status", labels=["status"])
-        for status, count in sorted(Count(view.status for view in views).items()):
+        for status, count in sorted(statuses.items()):
             runs.add_metric([status], count)
         yield runs
         waiting = self._coordinator.healthy().get("waiting") if self._sees is None else None

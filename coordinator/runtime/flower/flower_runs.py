@@ -24,7 +24,7 @@ from coordinator.engine.reasons import printable
 from coordinator.runtime.core import Core
 from coordinator.runtime.flower.flower_core import FlowerCore, ended
 from coordinator.runtime.flower.messages import Contents, Messages, ReplyRequests
-from coordinator.runtime.flower.nodes import PRESENT_S, Nodes, app_of, ineligible, said_by
+from coordinator.runtime.flower.nodes import Nodes, app_of
 from coordinator.runtime.flower.retention import FlowerRetention
 from coordinator.store.flower_rows import FlowerRound, FlowerRunRow
 from coordinator.store.port import Conflict
@@ -244,12 +244,15 @@ class FlowerViews:
         )
 
     def _stalled(self, row: FlowerRunRow) -> str:
-        """Why nobody answers; empty: a device that can serve the run is there."""
-        nodes = self._store.flower_nodes(self._flower.now - PRESENT_S)
-        reasons = [ineligible(app_of(row), said_by(one)) for one in nodes]
-        if not nodes:
-            return f"no device with {row.app} {row.version} is there; start one: quorate device --flower APP_DIR"
-        return "" if not all(reasons) else f"of {len(nodes)} devices that are there none can serve it: {reasons[0]}"
+        """Why nobody answers; empty: a device that can serve the run is there. No more devices are looked at than for a
+        page of them."""
+        there = Nodes(self._flower).there(row.run, limit=1)
+        if there.nodes:
+            return ""
+        if there.ineligible:
+            count = f"{'the first ' if there.next else ''}{sum(there.ineligible.values())} devices"
+            return f"of {count} that are there none can serve it: {next(iter(there.ineligible))}"
+        return f"no device with {row.app} {row.version} is there; start one: quorate device --flower APP_DIR"
 
 
 def _funnel(found: FlowerRound) -> Funnel:

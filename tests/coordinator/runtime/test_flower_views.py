@@ -8,6 +8,7 @@ from client_sdk.protocol.flower import FlowerApp, FlowerError
 from client_sdk.protocol.operators import FlowerSummary, Funnel
 from client_sdk.protocol.problems import ProblemError
 from coordinator.service.stream_viewers import RunBoard
+from coordinator.store import paging
 from tests.coordinator.runtime.flower_world import APP, FlowerWorld
 
 
@@ -64,7 +65,7 @@ def test_a_group_is_shown_as_a_round(world: FlowerWorld) -> None:
         world.coordinator.operators.round("vision", 3)
 
 
-def test_it_says_why_nobody_answers(world: FlowerWorld) -> None:
+def test_it_says_why_nobody_answers(world: FlowerWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     world.push(world.message(0))
     assert world.coordinator.operators.run("vision").stalled == ""
     for number in range(3):
@@ -72,6 +73,9 @@ def test_it_says_why_nobody_answers(world: FlowerWorld) -> None:
     assert world.coordinator.operators.run("vision").stalled == (
         "of 3 devices that are there none can serve it: acme/vision has version 2.0.0, and the run needs 1.0.0"
     )
+    with monkeypatch.context() as patched:
+        patched.setattr(paging, "LOOKED_AT", 1)  # of many devices not all are looked at
+        assert "of the first 2 devices that are there none can" in world.coordinator.operators.run("vision").stalled
     world.clock.at += 61
     assert "no device with acme/vision 1.0.0 is there" in world.coordinator.operators.run("vision").stalled
 

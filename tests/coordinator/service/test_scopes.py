@@ -156,6 +156,20 @@ def test_meters_are_those_of_runs_in_scope(served: Served) -> None:
     assert served.ask("GET", "/metrics", "").status_code == 401
 
 
+def test_meters_cost_nothing_for_runs_that_are_over(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, operators = served.key("viewer", "*"), served.world.coordinator.operators
+    operators.stop("red")
+
+    def runs() -> list[str]:
+        return [line for line in served.ask("GET", "/metrics", key).text.splitlines() if "quorate_r" in line[:9]]
+
+    before, read, view = runs(), list[str](), operators.run
+    monkeypatch.setattr(operators, "run", lambda run: read.append(run) or view(run))
+    monkeypatch.setattr(operators, "ended_rounds", lambda run, *_: read.append(run) or [])
+    assert [line for line in runs() if "request" not in line] == [line for line in before if "request" not in line]
+    assert set(read) == {"blue"}
+
+
 def test_readiness_names_no_run_without_a_key(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     reasons = {"red": "it is red", "blue": "it is blue"}
     monkeypatch.setattr(served.world.coordinator, "stalled", lambda: reasons)
