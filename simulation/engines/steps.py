@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -32,6 +33,7 @@ from client_sdk.protocol.devices import Task
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
 from simulation.clients import Clients
+from simulation.errors import SimulationWarning
 from simulation.history.local_steps import EXACT, Steps
 
 CLOSE = 1e-5
@@ -95,7 +97,10 @@ class Stepper:
             )
             return found
         except NotTraced as error:
-            self.refused = self.refused or str(error)
+            if not self.refused:
+                self.refused = str(error)
+                text = f"in round {round} clients could not be stacked, and were trained one by one: {error}"
+                warnings.warn(text, SimulationWarning, stacklevel=2)
             return [self._alone(model, data, task, device, round) for device, data in clients]
 
     def all(
@@ -218,7 +223,9 @@ class _Trial:
 
     def updates(self) -> list[Update]:
         """Of the clients. Raises what the first of them raises."""
-        found: list[Any] = self.stepper.all(self._model, self._clients, self._task, 1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SimulationWarning)  # the history says why
+            found: list[Any] = self.stepper.all(self._model, self._clients, self._task, 1)
         for one in found:
             if isinstance(one, Exception):
                 raise one
