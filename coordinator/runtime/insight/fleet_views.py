@@ -150,7 +150,8 @@ class _Search:
         ids, rows, size = LOOKED_AT if self._wanted.sees is None else math.inf, max(limit, READ), limit + 1
         while ids > 0:
             some, end = self._next(after, size)
-            ids, size = ids - size, min(4 * size, LOOKED_AT)
+            ids -= size
+            size = int(min(4 * size, LOOKED_AT, ids))
             for at in range(0, len(some), limit + 1):
                 part = some[at : at + limit + 1]
                 found += filter(self._wanted.lets_pass, self.views(self._reader.devices_named(part)))
