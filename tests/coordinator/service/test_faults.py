@@ -138,6 +138,9 @@ class Scripted:
             raise self.failure
         return Page()
 
+    def run_ids(self) -> list[str]:
+        return []
+
     def rounds(self, run: str, after: int, limit: int) -> Page[Any]:
         return Page()
 
