@@ -24,14 +24,17 @@ from coordinator.engine.reasons import printable
 from coordinator.runtime.core import Core
 from coordinator.runtime.flower.flower_core import FlowerCore, ended
 from coordinator.runtime.flower.messages import Contents, Messages, ReplyRequests
-from coordinator.runtime.flower.nodes import Nodes, app_of
+from coordinator.runtime.flower.nodes import PRESENT_S, Nodes, app_of, ineligible, polls, said_by
 from coordinator.runtime.flower.retention import FlowerRetention
 from coordinator.store.flower_rows import FlowerRound, FlowerRunRow
+from coordinator.store.paging import LOOKED_AT
 from coordinator.store.port import Conflict
 
 _VALUES = 5
 """Values of the configuration that a refusal names."""
+_PAGE = 500
 STOPPED = "stopped by the operator"
+_NOBODY = "no device with {app} {version} is there; start one: quorate device --flower APP_DIR"
 _WRITTEN = (
     "where the app itself has written into its folder (a .json, .md or .yaml), remove that file, and name such files "
     "in the app's .gitignore, which leaves them out of the hash"
@@ -244,15 +247,22 @@ class FlowerViews:
         )
 
     def _stalled(self, row: FlowerRunRow) -> str:
-        """Why nobody answers; empty: a device that can serve the run is there. No more devices are looked at than for a
-        page of them."""
-        there = Nodes(self._flower).there(row.run, limit=1)
-        if there.nodes:
-            return ""
-        if there.ineligible:
-            count = f"{'the first ' if there.next else ''}{sum(there.ineligible.values())} devices"
-            return f"of {count} that are there none can serve it: {next(iter(there.ineligible))}"
-        return f"no device with {row.app} {row.version} is there; start one: quorate device --flower APP_DIR"
+        """Why nobody answers; empty: a device that can serve the run is there. Of many devices not all are looked at,
+        which is said."""
+        reasons, since, looked, after = list[str](), self._flower.now - PRESENT_S, 0, 0
+        while looked < LOOKED_AT and (page := self._store.flower_nodes_after(after, _PAGE)):
+            for node in page:
+                if polls(node, since):
+                    why = ineligible(app_of(row), said_by(node))
+                    if not why:
+                        return ""
+                    reasons.append(why)
+            after, looked = page[-1].node or 0, looked + len(page)
+        others = bool(self._store.flower_nodes_after(after, 1))
+        if reasons:
+            found = f"of {len(reasons)} devices that are there none can serve it: {reasons[0]}"
+            return f"{found}; others were not looked at" if others else found
+        return "" if others else _NOBODY.format(app=row.app, version=row.version)
 
 
 def _funnel(found: FlowerRound) -> Funnel:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from client_sdk.flower.work import node_id
 from client_sdk.protocol.flower import FlowerApp, FlowerError
 from client_sdk.protocol.operators import FlowerSummary, Funnel
 from client_sdk.protocol.problems import ProblemError
+from coordinator.runtime.flower import flower_runs
 from coordinator.service.stream_viewers import RunBoard
-from coordinator.store import paging
 from tests.coordinator.runtime.flower_world import APP, FlowerWorld
 
 
@@ -65,7 +66,7 @@ def test_a_group_is_shown_as_a_round(world: FlowerWorld) -> None:
         world.coordinator.operators.round("vision", 3)
 
 
-def test_it_says_why_nobody_answers(world: FlowerWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_says_why_nobody_answers(world: FlowerWorld) -> None:
     world.push(world.message(0))
     assert world.coordinator.operators.run("vision").stalled == ""
     for number in range(3):
@@ -73,11 +74,31 @@ def test_it_says_why_nobody_answers(world: FlowerWorld, monkeypatch: pytest.Monk
     assert world.coordinator.operators.run("vision").stalled == (
         "of 3 devices that are there none can serve it: acme/vision has version 2.0.0, and the run needs 1.0.0"
     )
-    with monkeypatch.context() as patched:
-        patched.setattr(paging, "LOOKED_AT", 1)  # of many devices not all are looked at
-        assert "of the first 2 devices that are there none can" in world.coordinator.operators.run("vision").stalled
     world.clock.at += 61
     assert "no device with acme/vision 1.0.0 is there" in world.coordinator.operators.run("vision").stalled
+
+
+@pytest.mark.parametrize("page", [1, 2, 500])
+def test_of_many_devices_it_says_what_those_that_were_looked_at_say(
+    page: int, world: FlowerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = FlowerApp(name=APP.name, version="2.0.0", digest=APP.digest)
+    world.push(world.message(0))
+    first, second, third = sorted(range(3), key=lambda number: node_id(world.device(number)))
+    monkeypatch.setattr(flower_runs, "_PAGE", page)
+
+    def stalled() -> str:
+        return world.coordinator.operators.run("vision").stalled
+
+    world.poll(first, apps=[old])
+    world.poll(second, apps=[old])
+    assert stalled() == "", "the last one can serve it"
+    monkeypatch.setattr(flower_runs, "LOOKED_AT", min(page, 2))
+    said = "can serve it: acme/vision has version 2.0.0, and the run needs 1.0.0; others were not looked at"
+    assert stalled() == ("" if page == 500 else f"of {page} devices that are there none {said}")
+    world.clock.at += 61
+    world.poll(third)
+    assert stalled() == "", "of those that were looked at none is there, and others may be"
 
 
 def test_an_operator_stops_it_and_the_serverapp_learns_that(world: FlowerWorld) -> None:

@@ -65,7 +65,8 @@ function Curves({ name, shown, target }: { name: string; shown: readonly Curve[]
       option={(paint) => ({
         grid: { left: 8, right: 16, top: 38, bottom: 24, containLabel: true },
         xAxis: axis(paint, { type: "value", name: "round", nameLocation: "middle", nameGap: 24, minInterval: 1, max: "dataMax", splitLine: { show: false } }),
-        yAxis: axis(paint, { type: "value", scale: true, splitNumber: 4, axisLabel: { color: paint("muted"), formatter: metric } }),
+        // Around one value alone echarts shows half of it on each side: more than 1, of a share.
+        yAxis: axis(paint, { type: "value", scale: true, max: ({ min, max }: { min: number; max: number }) => (min === max && min > 0.5 && max <= 1 ? 1 : null), splitNumber: 4, axisLabel: { color: paint("muted"), formatter: metric } }),
         tooltip: {
           trigger: "axis",
           renderMode: "richText",
