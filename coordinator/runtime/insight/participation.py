@@ -19,7 +19,7 @@ from client_sdk.protocol.names import Page, first_of
 from coordinator.engine.rounds import KINDS
 from coordinator.runtime.clock import CostlyValue
 from coordinator.runtime.core import Core
-from coordinator.runtime.insight.fleet_views import NO_CLASS, class_of
+from coordinator.runtime.insight.fleet_views import NO_CLASS, class_of, named
 from coordinator.runtime.insight.lanes import before_round
 from coordinator.runtime.views import first_refusals
 from coordinator.store.paging import LOOKED_AT
@@ -254,7 +254,7 @@ def _never_selected(
 
 def _with_fleet(found: _Selected, largest: Sequence[ClassRow]) -> list[ClassParticipation]:
     """The classes with all of their devices, also those that were never selected."""
-    sizes = Counter({row.device_class or NO_CLASS: row.devices for row in largest})
+    sizes = Counter({row.device_class: row.devices for row in named(largest)})
     sizes[NO_CLASS] += found.left
     selected = {one.device_class: one for one in found.by_class}
     none = ClassParticipation(device_class="", devices=0, never_counted=0, selected=0, counted=0, missed=0)

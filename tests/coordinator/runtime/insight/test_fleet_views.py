@@ -168,6 +168,28 @@ def test_who_sees_some_runs_sees_devices_and_their_rounds_of_those_alone() -> No
         seen(missing, "marks")
 
 
+@pytest.mark.parametrize("wanted", [{"state": "waiting"}, {"state": "unfit"}, {"state": "left"}, {"seen_since": 1e12}])
+def test_repro_no_page_ends_with_a_device_of_another_run_for_who_sees_some_runs(
+    monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any]
+) -> None:
+    """The next page began after a device that waits, or works for another run."""
+    world = World(16)
+    for name in ("marks", "others"):
+        world.create(name=name)
+    world.check_in()
+    mine = {claim.device for claim in world.store.claims("marks")}
+    assert (len(mine), len(world.store.claims())) == (4, 8)
+    monkeypatch.setattr(fleet_views, "READ", 1)
+    monkeypatch.setattr(fleet_views, "LOOKED_AT", 2)
+    fleet, after, ends = world.coordinator.insight.fleet, "", set[str]()
+    while not ends or after:
+        page = fleet.devices(1, after, DeviceFilter(**wanted, sees=lambda run: run == "marks"))
+        assert not page
+        after = page.next
+        ends.add(after)
+    assert ends <= mine | {""}
+
+
 def test_a_devices_certificate_says_how_it_would_be_refused() -> None:
     world = World(3)
     identities, fleet = world.coordinator.identities, world.coordinator.insight.fleet
@@ -224,6 +246,19 @@ def test_classes_say_who_is_never_heard() -> None:
         "no class": (1, 0, 1),
     }
     assert next(iter(found)) == "phone", "the largest class comes first"
+
+
+def test_repro_a_label_that_says_the_name_of_no_class_says_none() -> None:
+    """There were two classes of that name, and of the larger one nobody was told who takes part in a run."""
+    world = World(8)
+    world.create()
+    with world.store.transaction() as tx:
+        tx.insert_device(rows.device("own", label="no class/of mine"))
+    insight = world.coordinator.insight
+    assert [(one.device_class, one.devices) for one in insight.fleet.fleet().by_class] == [("no class", 9)]
+    world.play_round(1)
+    (found,) = insight.participation.of_run("marks", "", 100, fleet=True).by_class
+    assert (found.device_class, found.devices, found.never_counted) == ("no class", 9, 6)
 
 
 def test_many_classes_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
