@@ -271,9 +271,10 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
         return [str(run) for (run,) in self._values(RunRow, "run", order="created_at run")]
 
     def runs_after(self, run: str, limit: int) -> list[str]:
-        """The ids of the runs of either kind that were created after this one, oldest first; empty: of all."""
-        found = self._get(RunRow, run) or self._get(FlowerRunRow, run)
-        at = -math.inf if found is None else found.created_at
+        """The ids of the runs of either kind that were created after this one, oldest first; empty: of all. Also where
+        something else in a run's row cannot be read."""
+        times = (self._values(of, "created_at", {"run": run}) for of in (RunRow, FlowerRunRow))
+        at = next((at for found in times for (at,) in found), -math.inf)
         return [str(row[0]) for row in self._ask(_RUNS_AFTER, at=at, run=run, limit=limit)]
 
     def head(self, run: str) -> int:
