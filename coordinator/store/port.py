@@ -813,6 +813,7 @@ class Transaction(Reader, InsightWriter, FlowerWriter, LedgerWriter):
         """Writes rows of a run and its devices and workers as another store has them, of whichever tables: links and
         counters too. Rows that the store numbers are new ones and get their numbers here, and the audit's are chained
         anew. Other runs' claims stay, and so do real devices and workers of the same id."""
+        self.hold_pool()  # for the numbers of classes: before claims are locked
         self._count_copied([row for row in changes.get(DeviceRow, {}).values() if row is not None])
         for about in reversed(parents_first()):
             self._delete_keys(about, run, [key for key, row in changes.get(about.row, {}).items() if row is None])
