@@ -10,9 +10,12 @@ from typing import Any, cast
 
 import pytest
 
+from client_sdk.flower.work import node_id
 from client_sdk.protocol.devices import CheckIn, DeviceFacts
+from client_sdk.protocol.flower import FlowerApp, FlowerPoll
 from client_sdk.protocol.insight import CertificateView, DeviceDetail
 from client_sdk.protocol.operators import DeviceView
+from coordinator.runtime.flower.nodes import facts_of
 from coordinator.runtime.insight import fleet_views
 from coordinator.runtime.insight.fleet_views import DeviceFilter, class_of
 from coordinator.store import open_store
@@ -22,6 +25,7 @@ from tests.coordinator.certified import key_of
 from tests.coordinator.store import rows
 from tests.coordinator.world import LEARNER, World
 
+APP = FlowerApp(name="an/app", version="1.0.0", digest="a" * 64)
 LABELS = ("phone/ward 7", "phone/ward 8", "tablet/", "", "phone/9", "tablet/x", "hospital / 3", "phone/<b>")
 
 
@@ -148,6 +152,42 @@ def test_a_device_is_shown_with_its_rounds_newest_first() -> None:
     assert found.rounds[1].reason
     with world.refuses("unknown-device"):
         world.coordinator.insight.fleet.device("nobody")
+
+
+@pytest.mark.parametrize("looked_at", [2, 6, 50])
+def test_those_that_may_be_there_without_a_place_are_paged_with_those_that_wait(
+    monkeypatch: pytest.MonkeyPatch, looked_at: int
+) -> None:
+    """Nodes of Flower runs, and who fits no run and comes back."""
+    world = World(24)
+    world.create()
+    other, fleet = CheckIn(examples=10, learners={"tests:other": "1"}), world.coordinator.insight.fleet
+    for number in range(8, 16):
+        world.coordinator.devices.check_in(world.rows[number], other)()
+    world.clock.at += 90  # places expire
+    for number in range(12, 20):
+        world.coordinator.devices.check_in(world.rows[number], other)()
+    with world.store.transaction() as tx:
+        for row in world.rows[20:]:
+            tx.put_flower_node(row.device, node_id(row.device), facts_of(FlowerPoll(apps=(APP,))), world.clock.at)
+    world.check_in(*range(8))
+    monkeypatch.setattr(fleet_views, "LOOKED_AT", looked_at)
+    monkeypatch.setattr(fleet_views, "READ", 2)
+    found: dict[str, set[int]] = {}
+    for state in ("waiting", "unfit"):
+        for limit in (1, 3):
+            pages, after = list[DeviceView](), ""
+            while True:
+                page = fleet.devices(limit, after, DeviceFilter(state=state))  # type: ignore[arg-type]
+                pages += page
+                if not (after := page.next):
+                    break
+            ids = [view.device for view in pages]
+            assert ids == sorted({*ids}), "none is there twice"
+            assert found.setdefault(state, {*map(world.index, ids)}) == {*map(world.index, ids)}
+    assert found["unfit"] >= {*range(12, 20)}
+    assert found["waiting"] | found["unfit"] >= {*range(20, 24)}
+    assert len(found["waiting"] & {*range(8)}) == 4
 
 
 def test_who_sees_some_runs_sees_devices_and_their_rounds_of_those_alone() -> None:

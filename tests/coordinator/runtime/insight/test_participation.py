@@ -68,8 +68,10 @@ def test_pages_and_who_does_not_see_the_fleet(world: World, monkeypatch: pytest.
     assert {world.index(one.device) for one in few.page} == set(cohort)
     assert (few.devices, few.never_counted) == (4, 1)
     world.coordinator.identities.leave(world.rows[cohort[0]])
-    world.coordinator.identities.leave(world.rows[min({*range(8)} - {*cohort})])
+    gone = min({*range(8)} - {*cohort})
+    world.coordinator.identities.leave(world.rows[gone])
     found = shown(world)
+    assert {world.index(one.device) for one in found.page} == {*range(8)} - {gone}
     assert (found.devices, found.never_counted) == (7, 4), "who has left and was selected is told"
     assert [(one.device_class, one.devices, one.never_counted) for one in found.by_class] == [("no class", 7, 4)]
 
