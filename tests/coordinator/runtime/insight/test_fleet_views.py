@@ -159,23 +159,23 @@ def test_those_that_may_be_there_without_a_place_are_paged_with_those_that_wait(
     monkeypatch: pytest.MonkeyPatch, looked_at: int
 ) -> None:
     """Nodes of Flower runs, and who fits no run and comes back."""
-    world = World(24)
+    world = World(60)
     world.create()
     other, fleet = CheckIn(examples=10, learners={"tests:other": "1"}), world.coordinator.insight.fleet
-    for number in range(8, 16):
+    for number in range(15, 30):
         world.coordinator.devices.check_in(world.rows[number], other)()
     world.clock.at += 90  # places expire
-    for number in range(12, 20):
+    for number in range(25, 40):
         world.coordinator.devices.check_in(world.rows[number], other)()
     with world.store.transaction() as tx:
-        for row in world.rows[20:]:
+        for row in world.rows[40:]:
             tx.put_flower_node(row.device, node_id(row.device), facts_of(FlowerPoll(apps=(APP,))), world.clock.at)
-    world.check_in(*range(8))
+    world.check_in(*range(15))
     monkeypatch.setattr(fleet_views, "LOOKED_AT", looked_at)
-    monkeypatch.setattr(fleet_views, "READ", 2)
+    monkeypatch.setattr(fleet_views, "READ", looked_at)
     found: dict[str, set[int]] = {}
     for state in ("waiting", "unfit"):
-        for limit in (1, 3):
+        for limit in (1, 3, 5):
             pages, after = list[DeviceView](), ""
             while True:
                 page = fleet.devices(limit, after, DeviceFilter(state=state))  # type: ignore[arg-type]
@@ -185,9 +185,9 @@ def test_those_that_may_be_there_without_a_place_are_paged_with_those_that_wait(
             ids = [view.device for view in pages]
             assert ids == sorted({*ids}), "none is there twice"
             assert found.setdefault(state, {*map(world.index, ids)}) == {*map(world.index, ids)}
-    assert found["unfit"] >= {*range(12, 20)}
-    assert found["waiting"] | found["unfit"] >= {*range(20, 24)}
-    assert len(found["waiting"] & {*range(8)}) == 4
+    assert found["unfit"] >= {*range(25, 40)}
+    assert found["waiting"] | found["unfit"] >= {*range(40, 60)}
+    assert len(found["waiting"] & {*range(15)}) == 11
 
 
 def test_who_sees_some_runs_sees_devices_and_their_rounds_of_those_alone() -> None:
