@@ -3,7 +3,7 @@
 ::
 
     quorate.sqlite3     the database
-    blobs/              checkpoints, updates and lists of waiting devices, each under its digest
+    blobs/              checkpoints, longer updates and lists of waiting devices, each under its digest
     authority/          the authority inside (``quorate serve --dev-authority``), with its tokens
     audit-key.pem       the key that signs the audit (made by ``quorate serve``, unless a setting names another file)
     owner-key           an owner's API key (made by ``quorate serve``); whoever can read it is an owner

@@ -149,7 +149,7 @@ def _stepped(
         each = [torch.linalg.vector_norm(one.reshape(len(one), -1), dim=1, dtype=wide) for one in found]
         norms = torch.linalg.vector_norm(torch.stack(each), dim=0)
         scale = (task.max_grad_norm / norms).clamp(max=1.0)
-        found = [one * scale.to(one.dtype).view(-1, *[1] * (one.ndim - 1)) for one in found]
+        found = [(one * scale.view(-1, *[1] * (one.ndim - 1))).to(one.dtype) for one in found]
     for weight, one in zip(weights, found, strict=True):
         weight.add_(one, alpha=-task.learning_rate)
     return objectives, norms[0] if alone else norms

@@ -314,6 +314,8 @@ class Identities:
                 if before is not None:
                     holders.pop(before.key_id, None)
                 known[device], holders[row.key_id] = row, device
+            if new:
+                tx.hold_pool()  # before rows of devices are locked
             for row in changed:
                 tx.certify_device(row.device, str(row.key_id), row.certificate)
             tx.insert_device(*new.values())

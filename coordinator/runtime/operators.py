@@ -81,6 +81,7 @@ class OperatorRequests:
                 self._core.process.run_errors.note(run, error)
                 return None
 
+        after = after if sees(after) else ""  # who does not see a run is not told when it was created
         return page_of(self._core.store.runs_after, str, show, after, limit, hidden=True)
 
     def run_ids(self) -> list[str]:

@@ -271,9 +271,10 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
         return [str(run) for (run,) in self._values(RunRow, "run", order="created_at run")]
 
     def runs_after(self, run: str, limit: int) -> list[str]:
-        """The ids of the runs of either kind that were created after this one, oldest first; empty: of all."""
-        found = self._get(RunRow, run) or self._get(FlowerRunRow, run)
-        at = -math.inf if found is None else found.created_at
+        """The ids of the runs of either kind that were created after this one, oldest first; empty: of all. Also where
+        something else in a run's row cannot be read."""
+        times = (self._values(of, "created_at", {"run": run}) for of in (RunRow, FlowerRunRow))
+        at = next((at for found in times for (at,) in found), -math.inf)
         return [str(row[0]) for row in self._ask(_RUNS_AFTER, at=at, run=run, limit=limit)]
 
     def head(self, run: str) -> int:
@@ -535,6 +536,11 @@ def _as_stored(row: DeviceRow) -> DeviceRow:
     return row if turned_at is None else replace(row, turned_at=turned_at)
 
 
+def _numbers(row: DeviceRow, rounds: int = 0) -> dict[str, int]:
+    """What a device that has contributed to so many rounds adds to the numbers of its class."""
+    return {"left": 1} if row.left_at is not None else {"devices": 1, "heard": min(rounds, 1), "rounds": rounds}
+
+
 def _still_open(old: Any, new: Any) -> Any:
     """Whether a round may be replaced: it has not ended, or its status stays."""
     return (old.status == "open") | (old.status == new.status)
@@ -610,7 +616,7 @@ class Transaction(Reader, InsightWriter, FlowerWriter, LedgerWriter):
 
     def insert_device(self, *rows: DeviceRow) -> None:
         """Inserts one or more. Conflict when an id or a key is in use."""
-        self._count_devices((row.label, {"left" if row.left_at is not None else "devices": 1}) for row in rows)
+        self._count_devices((row.label, _numbers(row)) for row in rows)
         self._insert(_as_stored(row) for row in rows)
 
     def certify_device(self, device: str, key_id: str, certificate: str) -> None:
@@ -807,13 +813,16 @@ class Transaction(Reader, InsightWriter, FlowerWriter, LedgerWriter):
         """Writes rows of a run and its devices and workers as another store has them, of whichever tables: links and
         counters too. Rows that the store numbers are new ones and get their numbers here, and the audit's are chained
         anew. Other runs' claims stay, and so do real devices and workers of the same id."""
-        self._count_copied(changes)
+        self.hold_pool()  # for the numbers of classes: before claims are locked
+        self._count_copied([row for row in changes.get(DeviceRow, {}).values() if row is not None])
         for about in reversed(parents_first()):
             self._delete_keys(about, run, [key for key, row in changes.get(about.row, {}).items() if row is None])
         for about in parents_first():
             rows = [row for row in changes.get(about.row, {}).values() if row is not None]
             if about.row is AuditRow or not rows:
                 continue
+            if about.row is ContributionRow:  # devices are written by then
+                self._count_rounds(rows)
             if about.counted:
                 self._insert(replace(row, number=0) for row in rows)
             else:
@@ -821,17 +830,23 @@ class Transaction(Reader, InsightWriter, FlowerWriter, LedgerWriter):
                 self._put(rows, keep, when)
         self.insert_audit(changes.get(AuditRow, {}).values())
 
-    def _count_copied(self, changes: Changes) -> None:
-        """Counts the devices and contributions that another store has, and this one does not have yet."""
-        devices = [row for row in changes.get(DeviceRow, {}).values() if row is not None]
-        known = {row.device for row in self.devices_named([row.device for row in devices])}
-        fresh = [row for row in devices if row.device not in known]
-        self._count_devices((row.label, {"left" if row.left_at is not None else "devices": 1}) for row in fresh)
-        rows = [row for row in changes.get(ContributionRow, {}).values() if row is not None]
-        self._count_rounds(rows)
-        counts, labels = Counter(row.device for row in rows), {row.device: row.label for row in fresh}
-        added = [(one, count) for one, count in counts.items() if one in labels]
-        self._count_devices((labels[one], {"rounds": count, "heard": 1}) for one, count in added)
+    def _count_copied(self, rows: Sequence[DeviceRow]) -> None:
+        """Counts the devices that another store has, and this one does not have yet, or has in another class."""
+        known = {row.device: row for row in self.devices_named([row.device for row in rows])}
+        fresh = [row for row in rows if row.device not in known]
+        moved = [
+            (old, row)
+            for row in rows
+            if (old := known.get(row.device)) is not None
+            and (old.label, old.left_at) != (row.label, row.left_at)
+            and _is_simulated(old, row)
+        ]
+        self._count_devices((row.label, _numbers(row)) for row in fresh)
+        took_part = self.participation([row.device for row, _ in moved]) if moved else {}
+        for old, row in moved:
+            rounds = took_part[row.device].rounds if row.device in took_part else 0
+            before = {name: -number for name, number in _numbers(old, rounds).items()}
+            self._count_devices([(old.label, before), (row.label, _numbers(row, rounds))])
 
     def _delete_keys(self, about: Declared, run: str, keys: list[tuple[Any, ...]]) -> None:
         """Deletes the rows of these keys; where the table says whose they are, those of the run."""

@@ -10,7 +10,7 @@ compared without a change here. What the log does not determine is not compared:
 
 ====================  ================================================================================================
 events                they are the log; their links are followed (``chains.py``)
-messages       the log has their digests alone; which may be stored is in ``secure.py``
+messages              the log has their digests alone; which may be stored is in ``secure.py``
 run_names             no log says which name is taken; what a run is called is in its row
 runs.seq              the log's length is counted where the log is read (invariant 8)
 runs.fence            a commit that another replica took over raises it too; it has bounds (``run.py``)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from client_sdk.credentials.certificate import Certificate
@@ -135,7 +135,7 @@ class _Search:
     The ids of all that may pass come from where the state that is wanted is stored: the claims, the pool, who was seen
     lately; otherwise from the index of ids with their labels. Their rows are then read and looked at. ``LOOKED_AT``
     bounds how many ids are read, ``READ`` how many rows, so that no question costs more with a larger fleet. Who sees
-    some runs is told no id of another run's device, so of these all claims are looked at.
+    some runs is told no id of another run's device: for them all claims are looked at, and the rows of their runs.
     """
 
     def __init__(self, core: Core, fleet: Fleet, reader: Reader, wanted: DeviceFilter) -> None:
@@ -147,7 +147,9 @@ class _Search:
     def page(self, limit: int, after: str) -> Page[DeviceView]:
         """The next devices, ``limit`` at most."""
         found: list[DeviceView] = []
-        ids, rows, size = LOOKED_AT if self._wanted.sees is None else math.inf, max(limit, READ), limit + 1
+        ids, rows, size = float(LOOKED_AT), float(max(limit, READ)), limit + 1
+        if self._wanted.sees is not None:
+            ids = rows = math.inf
         while ids > 0:
             some, end = self._next(after, size)
             ids -= size
@@ -186,14 +188,14 @@ class _Search:
         """Ids above this one, in order, among which are all that pass, up to the one with which the next ones begin;
         empty: there are no more. About ``size`` are read."""
         wanted, sources = self._wanted, list[tuple[Iterable[str], str]]()
-        if wanted.state in ("waiting", "unfit"):
-            sources = [self._places(after, size, fit=wanted.state == "waiting"), *self._lately(after, size)]
-        elif wanted.state == "assigned" or wanted.sees is not None:
+        if wanted.state == "assigned" or wanted.sees is not None:
             claims, sees = self._reader.claims_after(after, size), wanted.sees or _any
             sources = [
                 ([device for device, run in claims if sees(run)], claims[-1][0] if len(claims) == size else ""),
                 ([device for device, message in self._messages.items() if sees(message.run)], ""),
             ]
+        elif wanted.state in ("waiting", "unfit"):
+            sources = [self._places(after, size, fit=wanted.state == "waiting"), *self._lately(after, size)]
         else:
             return self._labels(after, size)
         end = min((end for _, end in sources if end), default="")
@@ -359,13 +361,24 @@ def _by_hour(row: DeviceRow, noted: DeviceHours, now: int) -> list[DeviceHourVie
 
 
 def _classes(found: Sequence[ClassRow], everybody: ClassRow) -> list[ClassView]:
-    views = [_class_view(row.device_class or NO_CLASS, row.devices, row.rounds, row.heard) for row in found]
+    views = [_class_view(row.device_class, row.devices, row.rounds, row.heard) for row in named(found)]
     views.sort(key=lambda view: (-view.devices, view.device_class))
     others = [
         getattr(everybody, number) - sum(getattr(row, number) for row in found)
         for number in ("devices", "rounds", "heard")
     ]
     return [*views, *([_class_view(OTHERS, *others)] if others[0] else [])]
+
+
+def named(found: Iterable[ClassRow]) -> list[ClassRow]:
+    """The classes by their names for people: a label may say the one of those that say none, too."""
+    classes: dict[str, ClassRow] = {}
+    for row in found:
+        name = row.device_class or NO_CLASS
+        has = classes.get(name, ClassRow(device_class=name))
+        more = {number: getattr(has, number) + getattr(row, number) for number in ("devices", "heard", "rounds")}
+        classes[name] = replace(has, **more)
+    return [*classes.values()]
 
 
 def _class_view(name: str, devices: int, rounds: int, heard: int) -> ClassView:

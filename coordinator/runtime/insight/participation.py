@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 import threading
+from bisect import bisect_right
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from client_sdk.protocol.names import Page, first_of
 from coordinator.engine.rounds import KINDS
 from coordinator.runtime.clock import CostlyValue
 from coordinator.runtime.core import Core
-from coordinator.runtime.insight.fleet_views import NO_CLASS, class_of
+from coordinator.runtime.insight.fleet_views import NO_CLASS, class_of, named
 from coordinator.runtime.insight.lanes import before_round
 from coordinator.runtime.views import first_refusals
 from coordinator.store.paging import LOOKED_AT
@@ -154,7 +155,7 @@ class _Selected:
     """The devices that were selected, the least counted first, and what they say together."""
 
     devices: Sequence[DeviceParticipation]
-    places: Mapping[str, int]
+    names: Container[str]
     uncounted: int
     """How many of them never counted: the first ones."""
     left: int
@@ -206,10 +207,10 @@ class ParticipationViews:
 
 
 def _selected(reader: Reader, log: ParticipationLog) -> _Selected:
-    devices = sorted(log.read(reader, {}), key=lambda one: (one.counted, -one.selected, one.device))
+    devices = sorted(log.read(reader, {}), key=_order)
     return _Selected(
         devices=devices,
-        places={one.device: place for place, one in enumerate(devices)},
+        names={one.device for one in devices},
         uncounted=sum(not one.counted for one in devices),
         left=len(devices) - reader.registered_among([one.device for one in devices]),
         by_class=by_class(devices),
@@ -220,16 +221,33 @@ def _selected(reader: Reader, log: ParticipationLog) -> _Selected:
 
 def _page(reader: Reader, found: _Selected, after: str, limit: int, *, fleet: bool) -> Page[DeviceParticipation]:
     """First those that were selected and never counted; with the fleet, those that never were, by id; then the others.
-    ``after``: the id of the last one, with a dash before it where it never was selected."""
-    place, never = found.places.get(after, -1) + 1, after.startswith(_NEVER)
+    ``after``: numbers and id of the last one, by which those after it are found wherever it is now; or its id with a
+    dash before it, where it never was selected."""
+    never, last = after.startswith(_NEVER), _read(after)
+    place = bisect_right(found.devices, last, key=_order) if last else 0
     shown = [] if never else list(found.devices[place : found.uncounted][: limit + 1])
-    if fleet and (never or place <= found.uncounted) and len(shown) <= limit:
-        more, end = _never_selected(reader, found.places, after.removeprefix(_NEVER) if never else "", limit)
+    if fleet and (never or not last or not last[0]) and len(shown) <= limit:
+        more, end = _never_selected(reader, found.names, after.removeprefix(_NEVER) if never else "", limit)
         shown += more
         if end and len(shown) <= limit:
             return Page(shown, _NEVER + end)
     shown += found.devices[max(place, found.uncounted) :][: max(0, limit + 1 - len(shown))]
-    return first_of(shown, limit, lambda one: one.device if one.device in found.places else _NEVER + one.device)
+    return first_of(shown, limit, lambda one: _told(one) if one.device in found.names else _NEVER + one.device)
+
+
+def _order(one: DeviceParticipation) -> tuple[int, int, str]:
+    return one.counted, -one.selected, one.device
+
+
+def _told(one: DeviceParticipation) -> str:
+    return f"{one.counted}.{one.selected}.{one.device}"
+
+
+def _read(after: str) -> tuple[int, int, str] | None:
+    """What ``_told`` has written; None: something else."""
+    counted, _, rest = after.partition(".")
+    selected, _, device = rest.partition(".")
+    return (int(counted), -int(selected), device) if counted.isdecimal() and selected.isdecimal() else None
 
 
 def _never_selected(
@@ -254,7 +272,7 @@ def _never_selected(
 
 def _with_fleet(found: _Selected, largest: Sequence[ClassRow]) -> list[ClassParticipation]:
     """The classes with all of their devices, also those that were never selected."""
-    sizes = Counter({row.device_class or NO_CLASS: row.devices for row in largest})
+    sizes = Counter({row.device_class: row.devices for row in named(largest)})
     sizes[NO_CLASS] += found.left
     selected = {one.device_class: one for one in found.by_class}
     none = ClassParticipation(device_class="", devices=0, never_counted=0, selected=0, counted=0, missed=0)

@@ -113,8 +113,8 @@ class BoundedHttp(HttpToolsProtocol):
         self._head_bytes = 0
         self._framing_bytes = 0
         self._content_bytes = 0
-        self._just_arrived = 0
-        """Bytes of bodies among those that are parsed now."""
+        self._before_head = b""
+        """Of the bytes that are parsed now, the end of the body after which the newest head begins at once."""
         self._head_began = False
         """Whether the newest head began among them."""
         self._answered: RequestResponseCycle | None = None
@@ -146,7 +146,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         content_before, part_before, request_before = self._content_bytes, self._part, self.scope
         self._head_bytes += len(data)
-        self._head_began, self._just_arrived = False, 0
+        self._head_began = False
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -159,10 +159,11 @@ class BoundedHttp(HttpToolsProtocol):
             else:
                 self._refuse(problem("malformed-request", f"This is not HTTP/1.1: {_reason(error)}.").problem)
             return
+        before, self._before_head = self._before_head, b""
         if self._part is _Part.HEAD:
             if self._head_began:  # behind the heads and bodies of others, which may be in the same bytes
-                _, _, rest = data.rpartition(b"\r\n\r\n")
-                self._head_bytes = len(rest) - self._just_arrived
+                rest, body = (part.rpartition(b"\r\n\r\n")[2] for part in (data, before))
+                self._head_bytes = len(rest) - len(body) * rest.startswith(body)
             if self._head_bytes > self._limits.head_bytes:
                 self._refuse(self._too_large().problem)
                 return
@@ -225,7 +226,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._count_request()
         if self._deadline is not None:
             self._expect_within(None)
-        self._part = _Part.BODY
+        self._part, self._before_head = _Part.BODY, b""
         self._framing_bytes = self._content_bytes = 0
         super().on_headers_complete()
 
@@ -239,8 +240,11 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._content_bytes += len(body)
-        self._just_arrived += len(body)
+        self._before_head = body
         super().on_body(body)
+
+    def on_chunk_complete(self) -> None:
+        self._before_head = b""
 
     def on_message_complete(self) -> None:
         self._part = _Part.IDLE

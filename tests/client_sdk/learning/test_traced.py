@@ -357,3 +357,14 @@ def test_a_stack_whose_batches_do_not_fit_at_once_is_the_same(monkeypatch: pytes
     monkeypatch.setattr("client_sdk.learning.stacked._MOST_BYTES", 1)
     for ours, theirs in zip(stack(learner, TASK, clients), whole, strict=True):
         assert all(array.tobytes() == theirs.delta[name].tobytes() for name, array in ours.delta.items())
+
+
+def test_repro_gradients_of_16_bits_are_clipped_by_a_factor_of_more() -> None:
+    """The factor was rounded to the gradients' type: a small one to another, or to 0."""
+    learner = Learner(model=lambda: perceptron().to(torch.float16), loss=functional.cross_entropy)
+    task, examples = TASK.model_copy(update={"max_grad_norm": 1e-5, "learning_rate": 900.0}), [flat(9), flat(9)]
+    clients, stacks = [("a", examples[0]), ("b", examples[1])], Stacks(learner.loss, 2)
+    found = learner.train_stack(learner.initial(3), clients, task, round=2, stacks=stacks)[0]
+    plain = learner.train(learner.initial(3), examples[0], task, device="a", round=2)
+    assert isinstance(found, Update)
+    assert distance(found, plain) <= 1e-3

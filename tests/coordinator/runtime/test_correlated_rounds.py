@@ -17,6 +17,7 @@ from client_sdk.privacy.correlated import Strategy
 from client_sdk.tensors.exact_sum import ExactSum
 from coordinator.blobs import MemoryBlobs
 from coordinator.folding.noise import Noise, RoundSeed
+from coordinator.runtime.sweeping import sweep
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import RUN_ROUND, MessageRow, StoreError
 from coordinator.verify import verify
@@ -96,6 +97,18 @@ def test_a_process_that_starts_again_goes_on_with_the_same_noise(mechanism: str)
             world.play_round(number)
     assert one.checkpoint()["marks"].tobytes() != other.checkpoint()["marks"].tobytes(), "its seeds are others"
     assert violations(other) == violations(one) == []
+
+
+def test_a_start_sweeps_no_key_of_a_run_that_goes_on() -> None:
+    world = World()
+    create(world, "tree", retention=0)
+    for number in (1, 2, 3):
+        world.play_round(number)
+    kept = rows(world)
+    assert len(kept) == 3
+    sweep(world.boot().core)
+    assert rows(world) == kept
+    assert violations(world) == []
 
 
 @EACH

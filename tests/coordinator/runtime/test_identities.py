@@ -14,9 +14,10 @@ from client_sdk.credentials.errors import BadCredential, RolledBackList
 from client_sdk.protocol.problems import ProblemError
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.core import Core
-from coordinator.runtime.identities import SignedBy
+from coordinator.runtime.identities import SignedBy, _Registration
 from coordinator.store import MemoryStore
 from coordinator.store.gateway import NoSuchValue
+from coordinator.store.memory import MemoryTransaction
 from coordinator.store.port import DeviceRow, Transaction
 from coordinator.verify import verify
 from tests.coordinator.certified import Certifier, key_id, key_of
@@ -47,6 +48,24 @@ def test_a_device_has_the_id_of_its_certificate_and_keeps_its_first_numbers(make
         "the same again"
     )
     assert world.coordinator.identities.device(signed(KEY)) == row
+
+
+def test_repro_the_pool_is_held_before_rows_of_devices_are_locked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On PostgreSQL a new certificate and a new device in one batch, and a check-in, waited for each other."""
+    world, taken = World(1), list[str]()
+    for name in ("hold_pool", "certify_device", "insert_device"):
+        real = getattr(Transaction, name) if name != "hold_pool" else getattr(MemoryTransaction, name)
+        monkeypatch.setattr(
+            MemoryTransaction, name, lambda tx, *given, name=name, real=real: (taken.append(name), real(tx, *given))[1]
+        )
+    renewed = world.authority.certificate(world.keys[0], at=world.clock.at + 1, id=world.rows[0].device)
+    fresh = world.authority.certificate(KEY, at=world.clock.at)
+    world.clock.at += 2
+    identities = world.coordinator.identities
+    made = identities._register_devices([_Registration(one, 1, "") for one in (renewed, fresh)])
+    assert [row.device for row in made if isinstance(row, DeviceRow)] == [renewed.id, fresh.id]
+    assert taken[0] == "hold_pool"
+    assert {"certify_device", "insert_device"} <= set(taken)
 
 
 @pytest.mark.parametrize(("says", "cap"), [(0, 100_000), (1, 1), (99_999, 99_999), (2**31, 100_000)])

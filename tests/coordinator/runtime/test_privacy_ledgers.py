@@ -10,6 +10,7 @@ import pytest
 
 from client_sdk.privacy.accounting import epsilon_of, rho_of
 from client_sdk.protocol.insight import CheckPlan
+from client_sdk.protocol.privacy import AllowSpending, CreateLedger
 from coordinator.access import Grant, Operator
 from coordinator.blobs import MemoryBlobs
 from coordinator.requests.privacy import run_privacy
@@ -139,6 +140,9 @@ def test_two_runs_of_one_ledger_share_its_budget(world: World) -> None:
     create(world, **sections)
     assert len(play(world, "marks-2")) == 8
     assert spent(world, "phones") == dict.fromkeys(range(8), 2.0)
+    view = world.coordinator.operators.run("marks-2").privacy
+    assert view is not None
+    assert (view.rho, view.rounds_left, view.ledger_spent) == (ONE, 0, epsilon_of(2 * ONE, 1e-6))
     world.check_in()
     world.pass_time(11)
     assert world.cohort() == []
@@ -171,6 +175,19 @@ def test_a_device_that_has_lost_something_by_one_ledger_takes_part_by_another_on
     world.check_in()
     world.pass_time(11)
     assert len(world.cohort()) == 8
+
+
+def test_an_allowance_shows_at_once_however_long_a_ledger_takes_to_add_up(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledgers, clock = world.coordinator.ledgers, world.coordinator.core.clock
+    for name in ("phones", "tablets"):
+        ledgers.create(CreateLedger(ledger=name, epsilon=1.0, delta=1e-6), "olga")
+    elapsed = iter(range(1000))
+    monkeypatch.setattr(type(clock), "elapsed", lambda clock: float(next(elapsed)))
+    assert ledgers.show("phones").allowed == []
+    allowed = ledgers.allow("phones", AllowSpending(spent_in="tablets", because="a test"), "olga").allowed
+    assert [one.other for one in allowed] == ["tablets"]
 
 
 def test_a_round_whose_device_has_spent_the_rest_elsewhere_meanwhile_gives_no_model(world: World) -> None:

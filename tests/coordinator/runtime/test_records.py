@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import cast
+from unittest.mock import Mock
 
 from coordinator.engine import effects as fx
 from coordinator.runtime import records
@@ -34,6 +35,17 @@ def test_a_device_released_from_one_round_keeps_its_claim_of_the_next(make_world
         rows.world(tx)
         records.write(tx, "r1", [(1.0, record) for record in happened])
     assert [(claim.device, claim.round) for claim in store.claims()] == [("d1", 2), ("d3", 2)]
+
+
+def test_the_pool_is_held_before_claims_are_locked() -> None:
+    """Else this transaction and a check-in could wait for each other on PostgreSQL."""
+    checkpoint = fx.RecordCheckpoint(
+        version=1, digest="a" * 64, parent=0, round=1, bytes=1, named_tensors={}, contributions=()
+    )
+    for last in (claimed(2, "d1"), checkpoint):
+        calls = Mock()
+        records.write(calls, "r1", [(1.0, released(1, "d1")), (1.0, last)])
+        assert [call[0] for call in calls.method_calls][:2] == ["hold_pool", "drop_claims"]
 
 
 def test_releases_that_follow_one_another_are_one_deletion() -> None:

@@ -182,6 +182,14 @@ def test_the_line_of_checkpoints_and_the_metrics_are_paged(world: World) -> None
     assert operators.metrics("marks", after=3, limit=4) == []
 
 
+def test_repro_whether_a_run_out_of_scope_is_there_is_not_told_by_what_comes_after_it(world: World) -> None:
+    world.clock.at += 1
+    world.create(name="hidden")
+    for after in ("hidden", "nowhere"):
+        shown = world.coordinator.operators.runs(lambda run: run == "marks", after)
+        assert [view.run for view in shown] == ["marks"], after
+
+
 def test_devices_are_listed_with_what_they_do(world: World) -> None:
     world.check_in(0, 1, 2, 3, 4)
     states = {world.index(view.device): view.state for view in world.coordinator.insight.fleet.devices()}

@@ -45,6 +45,7 @@ def require_summed(world: Served) -> None:
     row = world.store.round(RUN, 1)
     assert row is not None
     assert (row.status, row.attempt) == ("committed", 0)
+    assert world.coordinator.core.log(RUN)._unfolded == {}, "nothing is kept in memory that is not added up"
 
 
 # ------------------------------------------------------------ a coordinator dies

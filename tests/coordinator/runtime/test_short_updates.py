@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from coordinator.runtime import devices
 from coordinator.runtime.sweeping import sweep
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import MessageRow, StoreError
@@ -125,3 +126,30 @@ def test_rows_whose_deletion_a_crash_prevented_go_at_the_next_start(make_world: 
         tx.insert_messages(old)
     sweep(world.boot().core)
     assert rows(world) == kept
+
+
+@pytest.mark.parametrize(("longer", "is_row"), [(0, True), (1, False)])
+def test_one_byte_more_is_a_blob(monkeypatch: pytest.MonkeyPatch, longer: int, is_row: bool) -> None:
+    world = World(8)
+    world.create()
+    world.check_in()
+    first, *others = world.cohort()[:3]
+    body = world.body(first)
+    monkeypatch.setattr(devices, "SHORT_BYTES", len(body) - longer)
+    digest = world.send(first, body).digest
+    assert ([row.digest for row in rows(world)] == [digest]) == is_row
+    assert world.blobs.has(digest) != is_row
+    world.report(*others)
+    world.require({1: [first, *others]})
+
+
+def test_verify_names_an_update_that_is_stored_for_another_round() -> None:
+    world = World(8)
+    world.create(retention={"rounds": 3})
+    for number in (1, 2):
+        world.play_round(number)
+    assert violations(world) == []
+    row = next(row for row in rows(world) if row.round == 1)
+    with world.store.transaction() as tx:
+        tx.insert_messages([replace(row, round=2)])
+    assert any(f"the log does not name: {row.digest[:12]}" in found for found in violations(world))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from client_sdk.http.paging import every_page
 from coordinator.blobs import FileBlobs
 from coordinator.datafolder import BLOBS_FOLDER, DATABASE_FILE
 from coordinator.runtime.sweeping import sweep
@@ -16,10 +17,11 @@ from tests.coordinator.world import World
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """Two runs on one database; *second* selects."""
+    """Runs on one database; *second* selects."""
     made = World(8, store=open_store(f"sqlite:///{tmp_path / DATABASE_FILE}"), blobs=FileBlobs(tmp_path / BLOBS_FOLDER))
-    made.create(name="first")
-    made.create(name="second")
+    for name in ("zeroth", "first", "second"):
+        made.clock.at += 1
+        made.create(name=name)
     return made
 
 
@@ -46,7 +48,9 @@ def test_repro_another_run_starts_and_has_its_deadlines(world: World, tmp_path: 
     sweep(coordinator.core)
     world.pass_time(11)
     assert coordinator.operators.round("second", 1).missed == 1
-    assert "second" in [view.run for view in coordinator.operators.runs()]
-    assert coordinator.healthy()["runs"] == 2
+    shown = [view.run for view in coordinator.operators.runs()]
+    assert "second" in shown
+    assert [view.run for view in every_page(lambda after: coordinator.operators.runs(after=after, limit=1))] == shown
+    assert coordinator.healthy()["runs"] == 3
     if not change.startswith("name"):
         assert "first" in coordinator.core.process.run_errors.all()

@@ -285,6 +285,19 @@ def test_repro_the_end_of_a_long_body_and_the_next_head_in_one_read(server: Serv
         assert connection.read().json()["kind"] == "wait"
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+def test_repro_a_body_that_ends_like_a_head_gives_the_next_head_no_more_bytes(server: Server, chunked: bool) -> None:
+    """They were taken off what the head was counted to have: as many more came in before it was refused."""
+    body = b" " * (60 * KIB) + b"\r\n\r\n"
+    framed = f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n" if chunked else body
+    length = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(body)}"
+    with RawConnection(server.url) as connection:
+        connection.send(head(Route.CHECK_IN, length, method="POST") + framed + b"GET /healthz HTTP/1.1\r\nX: ")
+        assert connection.read().status == 426
+        connection.send(b"x" * 40 * KIB)
+        assert connection.read().kind() == "headers-too-large"
+
+
 @pytest.mark.slow
 def test_the_rest_of_a_refused_body_is_read_for_some_seconds_only(server: Server) -> None:
     with RawConnection(server.url) as connection:

@@ -158,10 +158,16 @@ def test_meters_are_those_of_runs_in_scope(served: Served) -> None:
 
 def test_meters_cost_nothing_for_runs_that_are_over(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     key, operators = served.key("viewer", "*"), served.world.coordinator.operators
+    served.world.pass_time(30)
+    assert sum(view.missed for view in operators.rounds("red"))
     operators.stop("red")
 
     def runs() -> list[str]:
-        return [line for line in served.ask("GET", "/metrics", key).text.splitlines() if "quorate_r" in line[:9]]
+        return [
+            line
+            for line in served.ask("GET", "/metrics", key).text.splitlines()
+            if line.startswith(("quorate_r", "quorate_m"))
+        ]
 
     before, read, view = runs(), list[str](), operators.run
     monkeypatch.setattr(operators, "run", lambda run: read.append(run) or view(run))

@@ -202,6 +202,9 @@ class FleetContract:
         assert [row.device for row in store.idle(49.5, 99.0)] == ["d4", "d5"]
         assert [row.device for row in store.taking_turns(49.5)] == ["d2", "d4"]
         assert [row.device for row in store.taking_turns(50.0)] == []
+        with store.transaction() as tx:
+            tx.insert_device(rows.device("d9", facts={"processes": {"newest": "p", "turns": 1, "turned_at": 49.75}}))
+        assert [row.device for row in store.taking_turns(49.5)] == ["d2", "d4", "d9"]
         assert store.seen_lately(49.6, 4) == ["d1", "d2", "d3", "d6"]
         assert store.seen_lately(49.6, 3) is None
 

@@ -88,6 +88,30 @@ class InsightContract:
         (phones,) = store.device_classes(9)
         assert (phones.devices, phones.heard, phones.rounds) == (2, 2, 4)
 
+    def test_devices_that_have_left_or_changed_in_another_store_are_counted_as_they_are(self, store: Store) -> None:
+        def simulated(name: str, label: str) -> DeviceRow:
+            return rows.device(name, label=label, key_id=name, certificate="")
+
+        def write(run: str, devices: list[DeviceRow], made: list[ContributionRow]) -> None:
+            with store.transaction(run) as tx:
+                tx.put_rows(
+                    run,
+                    {
+                        DeviceRow: {(row.device,): row for row in devices},
+                        ContributionRow: {(row.run, row.round, row.device): row for row in made},
+                    },
+                )
+
+        with store.transaction() as tx:
+            tx.insert_run(rows.run("r1"))
+        left = rows.device("d1", label="", key_id=None, certificate="", left_at=5.0)
+        made = [rows.contribution(device, round=1) for device in ("d1", "d2")]
+        write("r1", [left, simulated("d2", "phone/2")], made)
+        write("r1", [left, simulated("d2", "tablet/2")], [rows.contribution("d2", round=2)])
+        (tablets,), whole = store.device_classes(9), store.all_classes()
+        assert (tablets.device_class, tablets.devices, tablets.heard, tablets.rounds) == ("tablet", 1, 1, 2)
+        assert (whole.devices, whole.heard, whole.rounds, whole.left) == (1, 1, 2, 1)
+
     def test_runs_of_either_kind_come_in_the_order_in_which_they_were_created(self, store: Store) -> None:
         with store.transaction() as tx:
             for name, at in (("r2", 5.5), ("r1", 5.5), ("r0", 7.5)):

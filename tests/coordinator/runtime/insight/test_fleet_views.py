@@ -10,9 +10,12 @@ from typing import Any, cast
 
 import pytest
 
+from client_sdk.flower.work import node_id
 from client_sdk.protocol.devices import CheckIn, DeviceFacts
+from client_sdk.protocol.flower import FlowerApp, FlowerPoll
 from client_sdk.protocol.insight import CertificateView, DeviceDetail
 from client_sdk.protocol.operators import DeviceView
+from coordinator.runtime.flower.nodes import facts_of
 from coordinator.runtime.insight import fleet_views
 from coordinator.runtime.insight.fleet_views import DeviceFilter, class_of
 from coordinator.store import open_store
@@ -22,6 +25,7 @@ from tests.coordinator.certified import key_of
 from tests.coordinator.store import rows
 from tests.coordinator.world import LEARNER, World
 
+APP = FlowerApp(name="an/app", version="1.0.0", digest="a" * 64)
 LABELS = ("phone/ward 7", "phone/ward 8", "tablet/", "", "phone/9", "tablet/x", "hospital / 3", "phone/<b>")
 
 
@@ -150,6 +154,42 @@ def test_a_device_is_shown_with_its_rounds_newest_first() -> None:
         world.coordinator.insight.fleet.device("nobody")
 
 
+@pytest.mark.parametrize("looked_at", [2, 6, 50])
+def test_those_that_may_be_there_without_a_place_are_paged_with_those_that_wait(
+    monkeypatch: pytest.MonkeyPatch, looked_at: int
+) -> None:
+    """Nodes of Flower runs, and who fits no run and comes back."""
+    world = World(60)
+    world.create()
+    other, fleet = CheckIn(examples=10, learners={"tests:other": "1"}), world.coordinator.insight.fleet
+    for number in range(15, 30):
+        world.coordinator.devices.check_in(world.rows[number], other)()
+    world.clock.at += 90  # places expire
+    for number in range(25, 40):
+        world.coordinator.devices.check_in(world.rows[number], other)()
+    with world.store.transaction() as tx:
+        for row in world.rows[40:]:
+            tx.put_flower_node(row.device, node_id(row.device), facts_of(FlowerPoll(apps=(APP,))), world.clock.at)
+    world.check_in(*range(15))
+    monkeypatch.setattr(fleet_views, "LOOKED_AT", looked_at)
+    monkeypatch.setattr(fleet_views, "READ", looked_at)
+    found: dict[str, set[int]] = {}
+    for state in ("waiting", "unfit"):
+        for limit in (1, 3, 5):
+            pages, after = list[DeviceView](), ""
+            while True:
+                page = fleet.devices(limit, after, DeviceFilter(state=state))  # type: ignore[arg-type]
+                pages += page
+                if not (after := page.next):
+                    break
+            ids = [view.device for view in pages]
+            assert ids == sorted({*ids}), "none is there twice"
+            assert found.setdefault(state, {*map(world.index, ids)}) == {*map(world.index, ids)}
+    assert found["unfit"] >= {*range(25, 40)}
+    assert found["waiting"] | found["unfit"] >= {*range(40, 60)}
+    assert len(found["waiting"] & {*range(15)}) == 11
+
+
 def test_who_sees_some_runs_sees_devices_and_their_rounds_of_those_alone() -> None:
     world = World(4)
     world.create(finish={"rounds": 1})
@@ -166,6 +206,28 @@ def test_who_sees_some_runs_sees_devices_and_their_rounds_of_those_alone() -> No
     (missing,) = set(range(4)) - set(counted)
     with world.refuses("unknown-device"):
         seen(missing, "marks")
+
+
+@pytest.mark.parametrize("wanted", [{"state": "waiting"}, {"state": "unfit"}, {"state": "left"}, {"seen_since": 1e12}])
+def test_repro_no_page_ends_with_a_device_of_another_run_for_who_sees_some_runs(
+    monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any]
+) -> None:
+    """The next page began after a device that waits, or works for another run."""
+    world = World(16)
+    for name in ("marks", "others"):
+        world.create(name=name)
+    world.check_in()
+    mine = {claim.device for claim in world.store.claims("marks")}
+    assert (len(mine), len(world.store.claims())) == (4, 8)
+    monkeypatch.setattr(fleet_views, "READ", 1)
+    monkeypatch.setattr(fleet_views, "LOOKED_AT", 2)
+    fleet, after, ends = world.coordinator.insight.fleet, "", set[str]()
+    while not ends or after:
+        page = fleet.devices(1, after, DeviceFilter(**wanted, sees=lambda run: run == "marks"))
+        assert not page
+        after = page.next
+        ends.add(after)
+    assert ends <= mine | {""}
 
 
 def test_a_devices_certificate_says_how_it_would_be_refused() -> None:
@@ -224,6 +286,19 @@ def test_classes_say_who_is_never_heard() -> None:
         "no class": (1, 0, 1),
     }
     assert next(iter(found)) == "phone", "the largest class comes first"
+
+
+def test_repro_a_label_that_says_the_name_of_no_class_says_none() -> None:
+    """There were two classes of that name, and of the larger one nobody was told who takes part in a run."""
+    world = World(8)
+    world.create()
+    with world.store.transaction() as tx:
+        tx.insert_device(rows.device("own", label="no class/of mine"))
+    insight = world.coordinator.insight
+    assert [(one.device_class, one.devices) for one in insight.fleet.fleet().by_class] == [("no class", 9)]
+    world.play_round(1)
+    (found,) = insight.participation.of_run("marks", "", 100, fleet=True).by_class
+    assert (found.device_class, found.devices, found.never_counted) == ("no class", 9, 6)
 
 
 def test_many_classes_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from client_sdk.protocol.insight import DeviceParticipation, RunParticipation
 from coordinator.runtime.insight import participation as module
+from coordinator.store.port import Reader
 from tests.coordinator.conftest import MakeWorld
 from tests.coordinator.world import World
 
@@ -67,10 +68,40 @@ def test_pages_and_who_does_not_see_the_fleet(world: World, monkeypatch: pytest.
     assert {world.index(one.device) for one in few.page} == set(cohort)
     assert (few.devices, few.never_counted) == (4, 1)
     world.coordinator.identities.leave(world.rows[cohort[0]])
-    world.coordinator.identities.leave(world.rows[min({*range(8)} - {*cohort})])
+    gone = min({*range(8)} - {*cohort})
+    world.coordinator.identities.leave(world.rows[gone])
     found = shown(world)
+    assert {world.index(one.device) for one in found.page} == {*range(8)} - {gone}
     assert (found.devices, found.never_counted) == (7, 4), "who has left and was selected is told"
     assert [(one.device_class, one.devices, one.never_counted) for one in found.by_class] == [("no class", 7, 4)]
+
+
+def test_repro_a_device_that_counts_between_two_pages_hides_none_that_never_did() -> None:
+    """The next page began behind its new place: behind all devices that never counted."""
+
+    class Fleet:
+        def device_labels(self, after: str, limit: int) -> list[tuple[str, str, None]]:
+            return [(name, "", None) for name in "abcde" if name > after][:limit]
+
+    def selected(**counted: int) -> Any:
+        found = [
+            DeviceParticipation(device=name, device_class="", selected=2, counted=n) for name, n in counted.items()
+        ]
+        found.sort(key=lambda one: (one.counted, one.device))
+        names, uncounted = {*counted}, [*counted.values()].count(0)
+        return module._Selected(found, names, uncounted, 0, (), "", 1)
+
+    def names_of(found: Any, after: str) -> tuple[list[str], str]:
+        page = module._page(cast("Reader", Fleet()), found, after, 1, fleet=True)
+        return [one.device for one in page], page.next
+
+    first, after = names_of(selected(a=0, b=0, c=1), "")
+    assert first == ["a"]
+    rest = list[str]()
+    while after and len(rest) < 9:
+        more, after = names_of(selected(a=1, b=0, c=1), after)
+        rest += more
+    assert rest == ["b", "d", "e", "a", "c"]
 
 
 class Rows:
