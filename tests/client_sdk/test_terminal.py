@@ -16,6 +16,12 @@ from client_sdk.protocol.devices import Task
 from client_sdk.protocol.problems import problem
 
 
+@pytest.fixture(autouse=True)
+def _style(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How a process prints before a command has begun, whichever commands ran in it before."""
+    monkeypatch.setattr(terminal, "_style", terminal._Style())
+
+
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     command = (
         "from client_sdk.terminal import errors_as_sentences, say\n@errors_as_sentences\ndef much():\n"
