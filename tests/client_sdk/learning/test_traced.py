@@ -207,11 +207,10 @@ def test_a_graph_is_traced_once_for_each_shape_and_is_told_the_rate() -> None:
     learner, examples = Learner(model=perceptron, loss=functional.cross_entropy), flat(10)
     graphs = Graphs(learner.loss)
     loop = partial(local_sgd, graphs=graphs)
-    for rate in (0.1, 0.01):
+    for rate in (0.1, 0.2):
         task = TASK.model_copy(update={"learning_rate": rate})
         found = learner.train(learner.initial(3), examples, task, device="b", loop=loop)
-        # Weights are rounded as they are, however short the update is: relative to it, by the rate.
-        assert distance(found, learner.train(learner.initial(3), examples, task, device="b")) <= 1e-6 / rate
+        assert distance(found, learner.train(learner.initial(3), examples, task, device="b")) <= 1e-5
     assert len(graphs._graphs) == 2, "batches of 4 and of 2"
 
 
