@@ -173,7 +173,18 @@ def _traced(run: Callable[..., Any], *arguments: Any) -> fx.Graph:
         raise
     except Exception as error:
         line = (str(error).strip() or "no message").split("\n", 1)[0].rstrip(".")
-        raise NotTraced(f"tracing failed with {type(error).__name__}: {line[:200]}") from error
+        plain = next((reason for said, reason in _REASONS.items() if said in line), None)
+        raise NotTraced(plain or f"tracing failed with {type(error).__name__}: {line[:200]}") from error
+
+
+_REASONS = {
+    "in randomness error mode": "its model draws random numbers, as dropout does, which a stack would draw for all of "
+    "its clients at once",
+    "mutate a captured Tensor": "its model writes to a tensor in place, as BatchNorm does, which a stack's clients share",
+    "get value out of a tracing tensor": "its model or its loss reads a tensor's values in Python",
+    "calling .item() on a Tensor": "its model or its loss reads a tensor's values in Python",
+}
+"""What torch says of a step that it does not trace, and why that is."""
 
 
 class _Counting(TorchDispatchMode):

@@ -10,7 +10,7 @@ stacked-K     K clients at once, in one graph (``client_sdk.learning.stacked``)
 ============= =========================================================================================================
 
 All but *exact* give updates that differ from it by the order of roundings. Each is held against it before round 1, on
-the first three clients that have examples, one of them with a smaller last batch: where the relative L2 difference of
+the first three clients that the plan may select, one of them with a smaller last batch: where the relative L2 difference of
 an update is above ``CLOSE``, or the steps cannot be made so, they are *exact*. *fast* takes the one of them that took
 the least time there, and *stacked* the fastest K. What was taken stands in the run's origin, and a call that resumes
 the run takes the same: the choice may be another on the next day, and bits would be too.
@@ -32,6 +32,7 @@ from client_sdk.learners import train
 from client_sdk.protocol.devices import Task
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
+from coordinator.engine.plan import Plan
 from simulation.clients import Clients
 from simulation.errors import SimulationWarning
 from simulation.history.local_steps import EXACT, Steps
@@ -129,9 +130,9 @@ def _channels_last(model: Callable[[], Any]) -> Any:
 # ------------------------------------------------------------ the trial
 
 
-def chosen(steps: str, learner: Any, task: Task, clients: Clients, model: Tensors, most: int) -> Stepper:
-    """Makes steps in the way that the user asks for, or exactly, and says why. ``most``: clients of a round; a stack
-    has no more. Processes that are forked later have the graphs of the trial."""
+def chosen(steps: str, learner: Any, plan: Plan, clients: Clients, model: Tensors) -> Stepper:
+    """Makes steps in the way that the user asks for, or exactly, and says why. A stack has no more clients than a round.
+    Processes that are forked later have the graphs of the trial."""
     kind, lanes = asked(steps)
     if kind == "exact":
         return Stepper(learner, EXACT)
@@ -142,7 +143,8 @@ def chosen(steps: str, learner: Any, task: Task, clients: Clients, model: Tensor
             learner, Steps(reason="the learner is no client_sdk.learning.Learner, and makes its steps itself")
         )
     try:
-        return _tried(kind, lanes, learner, task, list(islice(_with_examples(clients, task), 3)), model, most)
+        few = list(islice(_selectable(clients, plan.task, plan.cohort.min_examples), 3))
+        return _tried(kind, lanes, learner, plan.task, few, model, plan.cohort.select)
     except Exception as error:  # noqa: BLE001 - a user's learner may raise anything, and will raise it in round 1
         return Stepper(learner, Steps(reason=f"they could not be tried, {type(error).__name__}: {error}"))
 
@@ -151,7 +153,7 @@ def _tried(
     kind: str, lanes: int, learner: Any, task: Task, clients: list[tuple[str, Any]], model: Tensors, most: int
 ) -> Stepper:
     if not clients:
-        return Stepper(learner, Steps(reason="no client has examples"))
+        return Stepper(learner, Steps(reason="no client has as many examples as the plan asks for"))
     plain = _Trial(Stepper(learner, EXACT), model, clients, task)
     best, seconds = plain.stepper, plain.seconds() if kind == "fast" else float("inf")
     ways = list(_ways(kind, lanes, model, most))
@@ -183,20 +185,23 @@ def _ways(kind: str, lanes: int, model: Tensors, most: int) -> Iterator[Steps]:
         yield from (Steps("stacked", one) for one in _LANES if one <= most and one * size <= _CACHE_BYTES)
 
 
-def _with_examples(clients: Clients, task: Task) -> Iterator[tuple[str, Any]]:
-    """(device, data) in the clients' order, one example less where that makes the last batch a smaller one: also than
-    the power of two to which a stack fills up batches of clients that have less than one batch."""
+def _selectable(clients: Clients, task: Task, least: int) -> Iterator[tuple[str, Any]]:
+    """(device, data) of clients with as many examples as the plan asks for, in their order, one example less where that
+    makes the last batch a smaller one: also than the power of two to which a stack fills up batches of clients that
+    have less than one batch. Clients of ``least`` examples keep them all."""
     from client_sdk.data import training_part
     from client_sdk.learning.data import ArrayExamples, as_examples
 
     for number in range(min(len(clients), 1000)):
-        if clients.holdings.examples(number) >= 1:
+        if clients.holdings.examples(number) >= least:
             device = clients.id(number)
             data: Any = training_part(clients[device])
             examples = as_examples(data)
             count = len(examples)
-            is_whole = count % task.batch_size == 0 or (count < task.batch_size and count.bit_count() == 1)
-            if isinstance(examples, ArrayExamples) and count > 1 and is_whole:
+            is_whole = count % task.batch_size == 0 and not task.drop_last
+            if count < task.batch_size:
+                is_whole = count.bit_count() == 1
+            if isinstance(examples, ArrayExamples) and count > least and is_whole:
                 data = examples.x[: count - 1], examples.y[: count - 1]
             yield device, data
 

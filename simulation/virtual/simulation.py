@@ -159,7 +159,7 @@ class Simulation:
                 whole, _ = with_shared(Manifest.of(tensors), plan.task.averaged, said(Manifest.of(tensors)), shared)
                 tensors = {name: tensors.get(name, _zeros(spec)) for name, spec in whole.items()}
                 manifest, body = Manifest.of(tensors), to_bytes(tensors)
-                stepper = chosen(steps, learner, plan.task, clients, tensors, plan.cohort.select)
+                stepper = chosen(steps, learner, plan, clients, tensors)
                 unit, roles = plan.weight_unit, said(manifest)
             origin += stepper.steps.said + ("" if masked or authority is None else UNMASKED)
             self.resumed = before is not None

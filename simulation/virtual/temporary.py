@@ -28,6 +28,10 @@ class TemporaryFolder(tempfile.TemporaryDirectory[str]):
         fcntl.flock(self._held, fcntl.LOCK_EX)
         (Path(self.name) / f"{_LOCK}.new").rename(Path(self.name) / _LOCK)
 
+    def cleanup(self) -> None:
+        super().cleanup()
+        self._held.close()
+
 
 def _sweep(prefix: str) -> None:
     """Deletes this user's folders of that prefix that no process holds."""

@@ -49,3 +49,4 @@ def test_what_a_killed_process_left_is_deleted_by_the_next_one(folders: Path) ->
     assert not alive.exists()
     made.cleanup()
     assert not Path(made.name).exists()
+    assert made._held.closed

@@ -229,7 +229,7 @@ class Long(nn.Linear):
 @pytest.mark.parametrize(
     ("learner", "says"),
     [
-        (Learner(model=perceptron, loss=reading), "tracing failed"),
+        (Learner(model=perceptron, loss=reading), "its loss reads a tensor's values in Python"),
         (Learner(model=lambda: Long(6, 3), loss=functional.cross_entropy), "more than 2,000 operators"),
         (
             Learner(
@@ -342,7 +342,7 @@ def test_an_error_is_that_of_its_client() -> None:
         (perceptron, functional.cross_entropy, {"score_held_out": True}, "score the model"),
         (perceptron, pair, {}, "pair"),
         (dropping, functional.cross_entropy, {}, "random"),
-        (Counting, functional.cross_entropy, {}, "in-place"),
+        (Counting, functional.cross_entropy, {}, "in place, as BatchNorm does"),
     ],
 )
 def test_what_cannot_be_stacked_says_why(model: Callable[[], nn.Module], loss: Any, changes: Any, says: str) -> None:

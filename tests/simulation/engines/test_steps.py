@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from client_sdk.learning import Learner, stacked
 from client_sdk.protocol.devices import Task
+from coordinator.engine.plan import Plan
 from quorate import simulate
 from simulation import Clients
 from simulation.engines import steps as ways
@@ -100,6 +101,20 @@ class Forgetful(nn.Linear):
         return super().forward(x) / self.calls
 
 
+class Narrow(nn.Linear):
+    """Reads a value of a batch of more than two examples, which a graph cannot."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x) > 2:
+            float(x.sum())
+        return super().forward(x)
+
+
+IN_PLACE = "its model writes to a tensor in place, as BatchNorm does"
+DRAWS = "its model draws random numbers, as dropout does, which a stack would draw for all of its clients at once"
+READS = "its model or its loss reads a tensor's values in Python"
+
+
 def plain_function(model: Any, data: Any, task: Any) -> Any:
     from quorate import Update
 
@@ -110,7 +125,9 @@ def plain_function(model: Any, data: Any, task: Any) -> Any:
     ("one", "steps", "task", "says"),
     [
         (learner(Forgetful), "traced", {}, "an update differed by "),
-        (learner(lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))), "stacked-2", {}, "tracing failed"),
+        (learner(lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))), "stacked-2", {}, IN_PLACE),
+        (learner(lambda: nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.5))), "stacked-2", {}, DRAWS),
+        (learner(lambda: Narrow(6, 3)), "traced", {}, READS),
         (learner(), "stacked-2", {"score_held_out": True}, "clients score the model that they receive"),
         (learner(optimizer=torch.optim.Adam), "stacked", {}, "its optimizer is not plain SGD"),
         (learner(lambda: nn.Sequential(nn.Linear(6, 2000), nn.Linear(2000, 3))), "stacked", {}, ""),
@@ -155,17 +172,8 @@ def test_what_cannot_be_stacked_is_built_once_and_not_for_each_number_of_clients
     monkeypatch.setattr(ways._Trial, "seconds", lambda trial: {"exact": 1.0}.get(trial.stepper.steps.name, 2.0))
     history = run(steps, one=learner(lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))))
     assert history.steps == "exact"
-    assert history.steps_reason.startswith("tracing failed with ")
+    assert IN_PLACE in history.steps_reason
     assert len(built) == 1
-
-
-class Narrow(nn.Linear):
-    """Reads a value of a batch of more than two examples, which a graph cannot."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if len(x) > 2:
-            float(x.sum())
-        return super().forward(x)
 
 
 def test_a_shape_that_cannot_be_stacked_is_built_once_however_many_clients_and_rounds(
@@ -178,18 +186,18 @@ def test_a_shape_that_cannot_be_stacked_is_built_once_however_many_clients_and_r
     def failed(number: int) -> list[Any]:
         return [found for found in stepper.all(model, clients, task(), number) if isinstance(found, Exception)]
 
-    with pytest.warns(SimulationWarning, match="in round 1 clients could not be stacked, .*: tracing failed"):
+    with pytest.warns(SimulationWarning, match=f"in round 1 clients could not be stacked, .*: {READS}"):
         assert not failed(1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert not failed(2)
     assert built == [torch.Size([2, 4, 6])]
-    assert stepper.refused.startswith("tracing failed with ")
+    assert stepper.refused == READS
 
 
 def test_a_large_model_is_not_stacked() -> None:
     large = learner(lambda: nn.Sequential(nn.Linear(6, 300_000), nn.Linear(300_000, 3)))
-    found = chosen("stacked", large, task(), Clients.of(DATA), large.initial(0), 8).steps
+    found = chosen("stacked", large, plan(), Clients.of(DATA), large.initial(0)).steps
     assert (found.kind, found.reason) == (
         "exact",
         "so many models do not fit into a cache, or a round has not so many clients",
@@ -200,6 +208,11 @@ def task() -> Task:
     return Task(learner="tests:net", **TASK)
 
 
+def plan(select: int = 8, *, least: int = 1, **changes: Any) -> Plan:
+    cohort = {"select": select, "goal": select, "min_examples": least}
+    return Plan.parse({"name": "steps", "task": {"learner": "tests:net", **TASK, **changes}, "cohort": cohort})
+
+
 def test_the_fastest_way_is_chosen_by_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each way takes as long as this table says."""
     costs = {"exact": 4.0, "traced": 2.0, "stacked-4": 3.0, "stacked-8": 1.0}
@@ -207,7 +220,7 @@ def test_the_fastest_way_is_chosen_by_cpu_time(monkeypatch: pytest.MonkeyPatch) 
     one = learner()
 
     def found(steps: str) -> Steps:
-        return chosen(steps, one, task(), Clients.of(DATA), one.initial(0), 8).steps
+        return chosen(steps, one, plan(), Clients.of(DATA), one.initial(0)).steps
 
     assert found("fast") == Steps("stacked", 8)
     costs["exact"] = 0.5
@@ -216,22 +229,38 @@ def test_the_fastest_way_is_chosen_by_cpu_time(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_trial_has_a_smaller_last_batch() -> None:
-    sizes = [len(data[1]) for _, data in ways._with_examples(Clients.of(DATA), task())]
-    assert sizes == [7, 11, 6, 10, 15, 6, 7, 11]
-    assert all(size % 4 for size in sizes)
+    def sizes(task: Task, least: int = 1) -> list[int]:
+        return [len(data[1]) for _, data in ways._selectable(Clients.of(DATA), task, least)]
+
+    assert sizes(task()) == [7, 11, 6, 10, 15, 6, 7, 11]
+    assert all(size % 4 for size in sizes(task()))
+    assert sizes(task(), 12) == [12, 15]
+    assert sizes(task().model_copy(update={"drop_last": True})) == list(SIZES)
+    assert sizes(task().model_copy(update={"drop_last": True, "batch_size": 16})) == [7, 12, 6, 10, 16, 6, 7, 11]
+
+
+@pytest.mark.parametrize("steps", ["traced", "fast"])
+def test_steps_are_tried_on_clients_that_the_plan_may_select(steps: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client with one example, on which BatchNorm cannot train, is never selected where the plan asks for two."""
+    monkeypatch.setattr(ways._Trial, "seconds", lambda trial: {"exact": 2.0}.get(trial.stepper.steps.name, 1.0))
+    normed = learner(lambda: nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)))
+    clients = Clients.of([(x[:size], y[:size]) for (x, y), size in zip([DATA[1]] * 4, (1, 8, 2, 9), strict=True)])
+    found = chosen(steps, normed, plan(3, least=2, drop_last=True), clients, normed.initial(0)).steps
+    assert (found.kind, found.reason) == ("traced", "")
+    alone = chosen(steps, normed, plan(3, least=10), clients, normed.initial(0)).steps
+    assert alone == Steps(reason="no client has as many examples as the plan asks for")
 
 
 def test_labels_of_eight_bits_are_stacked() -> None:
     clients = Clients.of([(x, y.astype(np.uint8)) for x, y in DATA[:3]])
-    assert chosen("stacked-2", learner(), task(), clients, learner().initial(0), 3).steps == Steps("stacked", 2)
+    assert chosen("stacked-2", learner(), plan(3), clients, learner().initial(0)).steps == Steps("stacked", 2)
 
 
 def test_a_model_that_normalizes_over_its_batch_is_not_stacked_where_batches_are_filled_up() -> None:
     """The first clients fill a power of two, which is smaller than a batch; the examples that fill up others count."""
     normed = learner(lambda: nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5, track_running_stats=False)))
     clients = Clients.of([(x[:size], y[:size]) for (x, y), size in zip([DATA[1]] * 4, (8, 8, 8, 5), strict=True)])
-    large = task().model_copy(update={"batch_size": 32})
-    found = chosen("stacked-2", normed, large, clients, normed.initial(0), 4).steps
+    found = chosen("stacked-2", normed, plan(4, batch_size=32), clients, normed.initial(0)).steps
     assert found.kind == "exact"
     assert "an update differed" in found.reason
 
