@@ -308,10 +308,11 @@ def diverged_norm(norm: float, step: int) -> Diverged:
 
 
 def diverged(value: float, step: int, learning_rate: float) -> Diverged:
-    """What is raised where the loss at a step is not finite."""
-    return Diverged(
-        f"The loss at step {step} is {value}: try a smaller learning rate than {learning_rate:g}, or max_grad_norm."
-    )
+    """What is raised where the loss at a step is not finite. Nothing has been learned before step 1."""
+    why = f"try a smaller learning rate than {learning_rate:g}, or max_grad_norm"
+    if step == 1:
+        why = "the data, or the model that was received, hold values that are not finite or too large"
+    return Diverged(f"The loss at step {step} is {value}: {why}.")
 
 
 def _objective(found: Any, size: int, step: int, learning_rate: float) -> tuple[torch.Tensor, float, float]:

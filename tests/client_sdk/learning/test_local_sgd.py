@@ -253,11 +253,19 @@ def test_enough_time_changes_nothing(learner, data, task):
     assert timed.work.complete
 
 
-def test_loss_that_is_not_finite_names_step_and_loss(learner, data, task):
+@pytest.mark.parametrize(
+    ("step", "says"),
+    [
+        (1, "the data, or the model that was received, hold values that are not finite or too large.$"),
+        (2, "try a smaller learning rate than 0.1"),
+    ],
+)
+def test_loss_that_is_not_finite_names_step_and_loss(learner, data, task, step, says):
+    """Before the first step no learning rate has done anything."""
     x, y = data
     x = x.copy()
-    x[batch_row(task(), 2)] = np.nan
-    with pytest.raises(Diverged, match=r"^The loss at step 2 is nan: .*learning rate than 0.1"):
+    x[batch_row(task(), step)] = np.nan
+    with pytest.raises(Diverged, match=f"^The loss at step {step} is nan: {says}"):
         learner.train(learner.initial(0), (x, y), task(), **WHO)
 
 
