@@ -180,7 +180,8 @@ def _traced(run: Callable[..., Any], *arguments: Any) -> fx.Graph:
 _REASONS = {
     "in randomness error mode": "its model draws random numbers, as dropout does, which a stack would draw for all of "
     "its clients at once",
-    "mutate a captured Tensor": "its model writes to a tensor in place, as BatchNorm does, which a stack's clients share",
+    "mutate a captured Tensor": "its model writes to a tensor in place, as BatchNorm does, and a stack's clients share "
+    "that tensor",
     "get value out of a tracing tensor": "its model or its loss reads a tensor's values in Python",
     "calling .item() on a Tensor": "its model or its loss reads a tensor's values in Python",
 }

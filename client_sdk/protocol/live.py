@@ -13,7 +13,7 @@ that it has missed; any other gets a snapshot. In both messages a field that is 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -31,10 +31,13 @@ class LiveSystem(Message):
 
 
 class LiveSnapshot(Message):
-    """Everything that the viewer may see."""
+    """What the viewer may see, without runs that ended long ago."""
 
     runs: list[RunView]
-    """The runs in scope, oldest first."""
+    """The runs in scope that go on, and the newest that have ended, oldest first."""
+    older: RunId | Literal[""] = ""
+    """The oldest of those that have ended, where others did before it: ``GET /v1/runs`` lists them after it, newest
+    first."""
     fleet: FleetCounts | None = None
     """None: the viewer does not see everything."""
     system: LiveSystem

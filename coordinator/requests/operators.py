@@ -38,7 +38,8 @@ from coordinator.requests.entry import (
 )
 from coordinator.runtime.coordinator import Coordinator
 
-AfterRun = Annotated[RunId | Literal[""], About("runs that were created after this one, for paging")]
+AfterRun = Annotated[RunId | Literal[""], About("runs that come after this one in the list, for paging")]
+NewestFirst = Annotated[bool, About("the newest first; else the oldest")]
 
 
 def checkpoint_limit(to: Coordinator, operator: Operator, *, digest: Digest) -> int:
@@ -63,9 +64,11 @@ def create(to: Coordinator, operator: Operator, message: CreateRun) -> RunView:
     return to.operators.create_run(message, permitted=permitted, sees=sees)
 
 
-def runs(to: Coordinator, operator: Operator, *, after: AfterRun = "", limit: Limit = 1000) -> list[RunView]:
-    """The runs in scope, oldest first."""
-    return to.operators.runs(operator.sees, after, limit)
+def runs(
+    to: Coordinator, operator: Operator, *, after: AfterRun = "", limit: Limit = 1000, newest_first: NewestFirst = False
+) -> list[RunView]:
+    """The runs in scope, in order of creation."""
+    return to.operators.runs(operator.sees, after, limit, newest_first=newest_first)
 
 
 def show(to: Coordinator, operator: Operator, *, run: RunId) -> RunView:

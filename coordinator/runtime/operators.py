@@ -70,9 +70,11 @@ class OperatorRequests:
         run_creation.begin_run(self._core, self._core.log(row.run))
         return self.run(row.run)
 
-    def runs(self, sees: Callable[[str], bool] = _any, after: str = "", limit: int = 1 << 30) -> Page[RunView]:
-        """The views of the runs for which ``sees`` is true that were created after this one, oldest first; without
-        those whose own rows cannot be read, which is noted."""
+    def runs(
+        self, sees: Callable[[str], bool] = _any, after: str = "", limit: int = 1 << 30, *, newest_first: bool = False
+    ) -> Page[RunView]:
+        """The views of the runs for which ``sees`` is true that were created after this one, oldest first; or before
+        it, newest first. Runs whose own rows cannot be read are left out, which is noted."""
 
         def show(run: str) -> RunView | None:
             try:
@@ -82,7 +84,13 @@ class OperatorRequests:
                 return None
 
         after = after if sees(after) else ""  # who does not see a run is not told when it was created
-        return page_of(self._core.store.runs_after, str, show, after, limit, hidden=True)
+        read = self._core.store.runs_before if newest_first else self._core.store.runs_after
+        return page_of(read, str, show, after, limit, hidden=True)
+
+    def over(self, run: str) -> bool:
+        """Whether the run has ended, as far as this process has read its log."""
+        flower = None if self._core.has_log(run) else self._core.store.flower_run(run)
+        return self._core.log(run).state.over if flower is None else flower.over
 
     def run_ids(self) -> list[str]:
         """The ids of the runs with a plan, then of Flower runs, each oldest first."""

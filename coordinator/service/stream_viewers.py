@@ -22,7 +22,7 @@ import contextlib
 import json
 import secrets
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -50,6 +50,8 @@ from coordinator.store.port import StoreError
 if TYPE_CHECKING:
     from coordinator.runtime.coordinator import Coordinator
 
+RECENT = 200
+"""Of runs that have ended so many are sent, the newest: others are asked for."""
 RING = 120
 """Frames that a feed keeps: a viewer that is further behind gets a snapshot."""
 _STALE_S = 5.0
@@ -75,13 +77,21 @@ class RunBoard:
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
         self._kept: dict[str, _Kept] = {}
+        self._ended: set[str] = set()
 
-    def views(self, wanted: Callable[[str], bool]) -> dict[str, Json]:
-        """The views of those runs that are wanted, oldest first. A run that cannot be shown is left out, which is
-        noted."""
+    def sent(self, runs: Sequence[str], sees: Callable[[str], bool]) -> tuple[list[str], str]:
+        """Of these runs, which are oldest first, those in scope that go on or are the newest ``RECENT`` that have
+        ended; and the oldest of those that have ended where others did before it, else empty."""
+        seen = [*filter(sees, runs)]
+        ended = [*filter(self._has_ended, seen)]
+        left = {*ended[:-RECENT]}
+        return [run for run in seen if run not in left], ended[-RECENT] if left else ""
+
+    def views(self, wanted: Iterable[str]) -> dict[str, Json]:
+        """The views of these runs. A run that cannot be shown is left out, which is noted."""
         core = self._coordinator.core
         found: dict[str, Json] = {}
-        for run in filter(wanted, self._coordinator.operators.run_ids()):
+        for run in wanted:
             version, now = core.signals.version(f"run:{run}"), core.clock.now()
             kept = self._kept.get(run)
             if kept is None or not self._holds(run, kept, version, now):
@@ -95,6 +105,17 @@ class RunBoard:
             found[run] = kept.view
         return found
 
+    def _has_ended(self, run: str) -> bool:
+        if run not in self._ended:
+            try:
+                ended = self._coordinator.operators.over(run)
+            except ValueError:  # it is noted where its view is made
+                return False
+            if not ended:
+                return False
+            self._ended.add(run)
+        return True
+
     def _holds(self, run: str, kept: _Kept, version: int, now: float) -> bool:
         if version != kept.version or not 0 <= now - kept.at < (_OVER_S if kept.over else _STALE_S):
             return False
@@ -105,6 +126,7 @@ class News(NamedTuple):
     """The newest state of a feed, and the frame that leads to it."""
 
     runs: dict[str, Json]
+    older: str
     fleet: Json | None
     frame: bytes
 
@@ -124,21 +146,22 @@ class Feed:
         self.encoded = 0
         """Frames and snapshots that were encoded."""
         self._runs: dict[str, Json] = {}
+        self._older = ""
         self._fleet: Json | None = None
         self._ring: deque[bytes] = deque(maxlen=RING)
         self._snapshot: tuple[int, bytes] = (0, b"")
 
-    def news(self, runs: dict[str, Json], fleet: Json | None) -> News | None:
+    def news(self, runs: dict[str, Json], older: str, fleet: Json | None) -> News | None:
         """The next frame, where the newest state is another one than the feed's. It may be made in a thread, and is
-        then given to ``take``."""
+        then given to ``take``. ``older``: see ``RunBoard.sent``."""
         changed = list(self._changes(runs, fleet))
         if self.number and not changed:
             return None
-        return News(runs, fleet, self._framed("patch", changed, self.number + 1))
+        return News(runs, older, fleet, self._framed("patch", changed, self.number + 1))
 
     def take(self, news: News) -> None:
         """Makes this the newest state."""
-        self._runs, self._fleet = news.runs, news.fleet
+        self._runs, self._older, self._fleet = news.runs, news.older, news.fleet
         self._ring.append(news.frame)
         self.number += 1
 
@@ -151,7 +174,7 @@ class Feed:
             system = LiveSystem(
                 version=installed_version(), viewers=viewers if self.whole else self.viewers
             ).model_dump(mode="json")
-            whole = {"runs": list(self._runs.values()), "system": system}
+            whole = {"runs": list(self._runs.values()), "older": self._older, "system": system}
             whole |= {} if self._fleet is None else {"fleet": self._fleet}
             self._snapshot = (self.number, self._framed("snapshot", [whole], self.number))
         return self._snapshot[1]
@@ -336,12 +359,14 @@ class Viewers:
         return bool(found)
 
     def _looked(self, feeds: list[Feed]) -> list[tuple[Feed, News]]:
-        views = self._board.views(lambda run: any(feed.sees(run) for feed in feeds))
+        runs = self._service.coordinator.core.store.runs_after("", 1 << 30)
+        sent = [self._board.sent(runs, feed.sees) for feed in feeds]
+        views = self._board.views({run for names, _ in sent for run in names})
         counts = self._counts() if any(feed.whole for feed in feeds) else None
         found = []
-        for feed in feeds:
-            seen = {run: view for run, view in views.items() if feed.sees(run)}
-            news = feed.news(seen, counts if feed.whole else None)
+        for feed, (names, older) in zip(feeds, sent, strict=True):
+            shown = {run: views[run] for run in names if run in views}
+            news = feed.news(shown, older, counts if feed.whole else None)
             if news is not None:
                 found.append((feed, news))
         return found

@@ -10,6 +10,7 @@ fake. Tensors are not stored here: only their digests are.
 from __future__ import annotations
 
 import math
+import operator
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -230,26 +231,28 @@ _ROWS_BY_ROUND = Query(
 )
 
 
-def _runs_after(sa: Any, t: Any) -> Any:
-    each = (
-        sa.select(of.run, of.created_at).where(
-            sa.tuple_(of.created_at, of.run) > sa.tuple_(sa.bindparam("at", type_=sa.Double()), sa.bindparam("run"))
+def _runs_beyond(*, older: bool) -> Query:
+    """Runs of either kind that were created after, or before, a time and a run, the next ones first."""
+    beyond = operator.lt if older else operator.gt
+
+    def sql(sa: Any, t: Any) -> Any:
+        last = sa.tuple_(sa.bindparam("at", type_=sa.Double()), sa.bindparam("run"))
+        each = (
+            sa.select(of.run, of.created_at).where(beyond(sa.tuple_(of.created_at, of.run), last))
+            for of in (t.runs.c, t.flower_runs.c)
         )
-        for of in (t.runs.c, t.flower_runs.c)
-    )
-    return sa.union_all(*each).order_by("created_at", "run").limit(sa.bindparam("limit", type_=sa.BigInteger()))
+        order = (sa.desc(name) if older else sa.text(name) for name in ("created_at", "run"))
+        return sa.union_all(*each).order_by(*order).limit(sa.bindparam("limit", type_=sa.BigInteger()))
+
+    def python(reader: Reader, at: float, run: str, limit: int) -> list[tuple[str, float]]:
+        rows = (row for of in (RunRow, FlowerRunRow) for row in reader._values(of, "created_at run"))
+        found = sorted(((at_of, name) for at_of, name in rows if beyond((at_of, name), (at, run))), reverse=older)
+        return [(name, created) for created, name in found[:limit]]
+
+    return Query(sql=sql, python=python)
 
 
-_RUNS_AFTER = Query(
-    sql=_runs_after,
-    python=lambda reader, at, run, limit: [
-        (found, created)
-        for created, found in sorted(
-            (created, found) for of in (RunRow, FlowerRunRow) for created, found in reader._values(of, "created_at run")
-        )
-        if (created, found) > (at, run)
-    ][:limit],
-)
+_RUNS_AFTER, _RUNS_BEFORE = _runs_beyond(older=False), _runs_beyond(older=True)
 
 
 class Reader(InsightReader, FlowerReader, LedgerReader):
@@ -273,9 +276,17 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
     def runs_after(self, run: str, limit: int) -> list[str]:
         """The ids of the runs of either kind that were created after this one, oldest first; empty: of all. Also where
         something else in a run's row cannot be read."""
-        times = (self._values(of, "created_at", {"run": run}) for of in (RunRow, FlowerRunRow))
-        at = next((at for found in times for (at,) in found), -math.inf)
+        at = self._created_at(run, -math.inf)
         return [str(row[0]) for row in self._ask(_RUNS_AFTER, at=at, run=run, limit=limit)]
+
+    def runs_before(self, run: str, limit: int) -> list[str]:
+        """The ids of the runs of either kind that were created before this one, newest first; empty: of all."""
+        at = self._created_at(run, math.inf)
+        return [str(row[0]) for row in self._ask(_RUNS_BEFORE, at=at, run=run, limit=limit)]
+
+    def _created_at(self, run: str, unknown: float) -> float:
+        times = (self._values(of, "created_at", {"run": run}) for of in (RunRow, FlowerRunRow))
+        return next((at for found in times for (at,) in found), unknown)
 
     def head(self, run: str) -> int:
         """Sequence number of the run's last event; 0 for none. Read at every transaction, so it costs one small row."""

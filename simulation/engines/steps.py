@@ -10,10 +10,10 @@ stacked-K     K clients at once, in one graph (``client_sdk.learning.stacked``)
 ============= =========================================================================================================
 
 All but *exact* give updates that differ from it by the order of roundings. Each is held against it before round 1, on
-the first three clients that the plan may select, one of them with a smaller last batch: where the relative L2 difference of
-an update is above ``CLOSE``, or the steps cannot be made so, they are *exact*. *fast* takes the one of them that took
-the least time there, and *stacked* the fastest K. What was taken stands in the run's origin, and a call that resumes
-the run takes the same: the choice may be another on the next day, and bits would be too.
+the first three clients that the plan may select, one of them with a smaller last batch: where the relative L2
+difference of an update is above ``CLOSE``, or the steps cannot be made so, they are *exact*. *fast* takes the one of
+them that took the least time there, and *stacked* the fastest K. What was taken stands in the run's origin, and a call
+that resumes the run takes the same: the choice may be another on the next day, and bits would be too.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ def _channels_last(model: Callable[[], Any]) -> Any:
 
 
 def chosen(steps: str, learner: Any, plan: Plan, clients: Clients, model: Tensors) -> Stepper:
-    """Makes steps in the way that the user asks for, or exactly, and says why. A stack has no more clients than a round.
-    Processes that are forked later have the graphs of the trial."""
+    """Makes steps in the way that the user asks for, or exactly, and says why. A stack has no more clients than a
+    round. Processes that are forked later have the graphs of the trial."""
     kind, lanes = asked(steps)
     if kind == "exact":
         return Stepper(learner, EXACT)

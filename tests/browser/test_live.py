@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from client_sdk.protocol.names import Route
+from coordinator.service.stream_viewers import RECENT
 from tests.browser.conftest import Visitor
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.devices import Device
@@ -180,3 +181,27 @@ def test_who_takes_part_and_what_was_done_are_shown_and_titles_say_where(visit: 
     page.get_by_role("link", name="Round 1", exact=True).click()
     wait(lambda: page.title() == f"{run} · Round 1 · Quorate")
     page.locator("[data-fact=treated]", has_text="1").wait_for()
+
+
+@on_day(1, of=2)
+def test_runs_that_ended_long_ago_are_shown_where_they_are_asked_for(visit: Visit, server: Server) -> None:
+    """By a press of a button, and by the address of one of them: of its page, of a comparison."""
+    runs = [server.create_run(f"ended-{number:03}", cohort={"select_s": 600}) for number in range(RECENT + 2)]
+    for run in runs:
+        server.http.post(Route.RUN_ACTION.format(run=run, action="stop")).raise_for_status()
+    visitor = visit()
+    page = visitor.log_in(server.key)
+    page.locator(".card", has_text=runs[-1]).wait_for()
+    assert page.locator(".card", has_text=runs[0]).count() == 0
+    page.get_by_role("button", name="Show older runs").click()
+    page.locator(".card", has_text=runs[0]).wait_for()
+    assert page.locator(".card", has_text="ended-").count() == len(runs)
+    assert page.get_by_role("button", name="Show older runs").count() == 0
+    page.reload()
+    page.locator(".card", has_text=runs[-1]).wait_for()
+    visitor.go(f"#/runs/{runs[0]}")
+    page.get_by_role("heading", name=runs[0]).wait_for()
+    page.reload()
+    visitor.go(f"#/compare?runs={runs[1]},gone")
+    page.get_by_text("1 run of this address is not in your scope: gone.").wait_for()
+    visitor.expect("404")

@@ -57,6 +57,14 @@ describe("the live state", () => {
   it("forgets what a new snapshot does not have", () => {
     expect(after(BEGUN, { runs: [run("b")] }, "snapshot").runs).not.toHaveProperty("a");
   });
+  it("takes older runs as the stream would send them, which changes none that is there, until the next snapshot", () => {
+    const live = after(NOTHING, { runs: [run("a", { round: 5 })], older: "a" }, "snapshot");
+    expect([live.older, BEGUN.older]).toEqual(["a", ""]);
+    const asked = next(live, { kind: "asked", runs: [run("z", { privacy: null }), run("a")], older: "z" });
+    expect([asked.runs.z, asked.runs.a?.round, asked.older]).toEqual([run("z"), 5, "z"]);
+    expect(next(asked, { kind: "asked", runs: [] })).toEqual(asked);
+    expect(after(asked, { runs: [run("a")] }, "snapshot").runs).not.toHaveProperty("z");
+  });
   it("says since when the connection is lost, until it is back", () => {
     const lost = next(next(BEGUN, { kind: "lost", at: 5 }), { kind: "lost", at: 9 });
     expect(lost.link).toEqual({ status: "lost", since: 5 });

@@ -133,17 +133,17 @@ def test_its_devices_are_in_the_fleet(world: FlowerWorld) -> None:
 
 def test_the_live_stream_shows_each_change_of_it(world: FlowerWorld) -> None:
     board = RunBoard(world.coordinator)
-    assert board.views(lambda run: True)["vision"]["flower"]["messages"] == 0
+    assert board.views(["vision"])["vision"]["flower"]["messages"] == 0
     message = world.message(0)
     world.push(message)
-    assert board.views(lambda run: True)["vision"]["flower"]["messages"] == 1
+    assert board.views(["vision"])["vision"]["flower"]["messages"] == 1
     world.task(0)
-    assert board.views(lambda run: True)["vision"]["funnel"]["training"] == 1
+    assert board.views(["vision"])["vision"]["funnel"]["training"] == 1
     world.reply(0, message, b"update")
-    assert board.views(lambda run: True)["vision"]["funnel"]["reported"] == 1
+    assert board.views(["vision"])["vision"]["funnel"]["reported"] == 1
     world.end()
-    assert board.views(lambda run: True)["vision"]["status"] == "finished"
-    assert list(board.views(lambda run: run == "marks")) == ["marks"]
+    assert board.views(["vision"])["vision"]["status"] == "finished"
+    assert board.sent(["marks", "vision"], lambda run: True) == (["marks", "vision"], "")
 
 
 def test_what_makes_no_sense_for_it_is_refused_in_one_sentence(world: FlowerWorld) -> None:

@@ -79,6 +79,7 @@ class Screen:
             LiveSnapshot.model_validate(body)
             self.runs = {view["run"]: view for view in body["runs"]}
             self.fleet = body.get("fleet", {})
+            self.older: str = body["older"]
             return
         assert event == "patch"
         LivePatch.model_validate(body)
@@ -122,6 +123,45 @@ def test_a_snapshot_and_then_patches_that_lead_to_the_views_of_the_api(served: S
         await screen.close()
 
     talk(story())
+
+
+def test_runs_that_ended_long_ago_are_not_sent_and_can_be_asked_for(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``red`` goes on, and is older than all of them."""
+    monkeypatch.setattr(stream_viewers, "RECENT", 2)
+    operators, viewers = served.world.coordinator.operators, Viewers(served.service)
+    for number in range(4):
+        served.world.create(name=f"green-{number}")
+        served.world.clock.at += 1
+
+    async def story() -> None:
+        screen = await Screen(viewers, served.key("viewer", "*")).open()
+        assert await screen.read() == ["snapshot"]
+        assert (len(screen.runs), screen.older) == (6, "")
+        for run in ("blue", "green-0", "green-1", "green-3"):
+            await asyncio.to_thread(operators.stop, run)
+        await screen.until(lambda: screen.runs["green-3"]["status"] == "stopped")
+        assert len(screen.runs) == 6, "who saw a run sees it still"
+        for scope, runs, older in (
+            ("*", ["red", "green-1", "green-2", "green-3"], "green-1"),
+            ("green*", ["green-1", "green-2", "green-3"], "green-1"),
+            ("blue", ["blue"], ""),
+        ):
+            late = await Screen(viewers, served.key("viewer", scope)).open()
+            assert await late.read() == ["snapshot"]
+            assert late.runs == truth(served, *runs)
+            assert (list(late.runs), late.older) == (runs, older)
+            await late.close()
+        await screen.close()
+
+    talk(story())
+    key, path = served.key("viewer", "*"), f"{Route.RUNS}?newest_first=true&limit=2"
+    asked = served.ask("GET", f"{path}&after=green-1", key)
+    assert [view["run"] for view in asked.json()] == ["green-0", "blue"]
+    rest = served.ask("GET", f"{path}&after={asked.headers['Quorate-Next']}", key)
+    assert ([view["run"] for view in rest.json()], "Quorate-Next" in rest.headers) == (["red"], False)
+    assert [view["run"] for view in served.get(f"{path}&after=green-1", served.key("viewer", "b*"))] == ["blue"]
 
 
 def test_each_scope_sees_its_runs_and_a_frame_is_encoded_once_for_all_its_viewers(served: Served) -> None:
@@ -197,7 +237,7 @@ def test_a_slow_viewer_delays_nobody_and_gets_a_snapshot_in_place_of_what_it_mis
     feed = Feed(lambda run: True, whole=False)
 
     def publish(number: int) -> None:
-        news = feed.news({"red": {"run": "red", "round": number}}, None)
+        news = feed.news({"red": {"run": "red", "round": number}}, "", None)
         assert news is not None
         feed.take(news)
 
@@ -208,7 +248,7 @@ def test_a_slow_viewer_delays_nobody_and_gets_a_snapshot_in_place_of_what_it_mis
     assert feed.after(10, 1).count(b"event: patch") == RING
     assert feed.after(9, 1).count(b"event: snapshot") == 1
     assert feed.after(9, 1) is feed.after(None, 7), "a snapshot is encoded once"
-    assert feed.news({"red": {"run": "red", "round": RING + 10}}, None) is None
+    assert feed.news({"red": {"run": "red", "round": RING + 10}}, "", None) is None
 
 
 def test_viewers_have_a_limit_of_their_own(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +288,7 @@ def test_repro_who_does_not_see_everything_is_told_of_no_viewers_of_other_scopes
     for whole, told in ((True, 7), (False, 1)):
         feed = Feed(lambda run: True, whole=whole)
         feed.viewers = 1
-        news = feed.news({"red": {"run": "red"}}, None)
+        news = feed.news({"red": {"run": "red"}}, "", None)
         assert news is not None
         feed.take(news)
         assert f'"viewers":{told}'.encode() in feed.after(None, 7)
@@ -256,7 +296,7 @@ def test_repro_who_does_not_see_everything_is_told_of_no_viewers_of_other_scopes
 
 def test_text_of_devices_breaks_no_frame() -> None:
     feed = Feed(lambda run: True, whole=False)
-    news = feed.news({"red": {"run": "red", "stalled": "low\u2028battery\r\n\n<b>\x85"}}, None)
+    news = feed.news({"red": {"run": "red", "stalled": "low\u2028battery\r\n\n<b>\x85"}}, "", None)
     assert news is not None
     assert news.frame.isascii()
     assert len(news.frame.strip().splitlines()) == 3

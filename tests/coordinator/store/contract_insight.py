@@ -122,6 +122,10 @@ class InsightContract:
         assert store.runs_after("", 9) == ordered
         assert [store.runs_after(one, 2) for one in ordered] == [ordered[at : at + 2] for at in range(1, 6)]
         assert store.runs_after("nowhere", 9) == ordered
+        ordered.reverse()
+        assert store.runs_before("", 9) == ordered
+        assert [store.runs_before(one, 2) for one in ordered] == [ordered[at : at + 2] for at in range(1, 6)]
+        assert store.runs_before("nowhere", 9) == ordered
 
     def test_the_rounds_of_a_device_come_newest_first(self, store: Store) -> None:
         with store.transaction() as tx:

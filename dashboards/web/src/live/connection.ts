@@ -2,6 +2,7 @@
 // must not hold eight streams: the tab that holds the lock reads the stream and tells the others by a channel. A tab
 // that has been hidden for a while gives the lock to one that is seen.
 import { address, BASE, get, Refusal } from "../api/client";
+import type { RunView } from "../api/types";
 import { type Frame, type Action, type Live, next, NOTHING } from "./state";
 
 const NAME = `quorate-live:${BASE.pathname}`;
@@ -42,6 +43,11 @@ export class Connection {
     clearTimeout(this.timer);
     this.release();
     this.channel.close();
+  }
+
+  /** Shows runs that the stream leaves out. `older`: the next of them come after this one. */
+  asked(runs: readonly RunView[], older?: string): void {
+    this.happened({ kind: "asked", runs, older });
   }
 
   /** Tells the other tabs that the session has ended. */

@@ -1,6 +1,6 @@
 // How components read the live state, the session, and resources of the API that follow it.
 import { createContext, useContext, useEffect, useRef, useState, useSyncExternalStore } from "react";
-import { Refusal } from "../api/client";
+import { get, Refusal } from "../api/client";
 import type { Me } from "../api/types";
 import type { Connection } from "./connection";
 import type { Live } from "./state";
@@ -30,6 +30,19 @@ export function useLive(): Live {
 export interface Resource<T> {
   data: T | null;
   error: string | null;
+}
+
+/** Asks for those of these runs that the stream leaves out, since they ended long ago. Returns whether the answer is awaited. */
+export function useOlder(names: readonly string[]): boolean {
+  const { connection } = useSession();
+  const live = useLive();
+  const missing = live.begun && live.older ? names.filter((name) => live.runs[name] === undefined).join(" ") : "";
+  const answered = useResource<string>(missing, async (signal) => {
+    const asked = await Promise.allSettled(missing.split(" ").filter(Boolean).map((run) => get("/v1/runs/{run}", { run }, signal)));
+    if (missing && !signal.aborted) connection.asked(asked.flatMap((one) => (one.status === "fulfilled" ? [one.value] : [])));
+    return missing;
+  });
+  return missing !== "" && answered.data !== missing;
 }
 
 /** What `fetch` returns, asked again whenever `key` changes. What was there before stays until the answer has come. */

@@ -8,6 +8,8 @@ export type Link = { status: "connecting" } | { status: "live" } | { status: "lo
 export interface Live {
   link: Link;
   runs: Readonly<Record<string, RunView>>;
+  /** The run after which the API lists those that ended before the ones that are here, newest first; empty: there are none. */
+  older: string;
   /** Parts beside runs, as the stream sends them: fleet, system. */
   rest: Readonly<Record<string, unknown>>;
   /** Whether a snapshot has come. A patch before it has nothing to be applied to: a tab that was just opened hears the patches that another tab reads. */
@@ -15,12 +17,18 @@ export interface Live {
 }
 
 export type Frame =
-  | { kind: "snapshot"; data: { runs: RunView[] } & Record<string, unknown> }
+  | { kind: "snapshot"; data: { runs: RunView[]; older?: string } & Record<string, unknown> }
   | { kind: "patch"; data: { run?: string; patch?: object } & Record<string, unknown> };
 
-export type Action = { kind: "frame"; frame: Frame } | { kind: "opened" } | { kind: "lost"; at: number } | { kind: "whole"; live: Live };
+export type Action =
+  | { kind: "frame"; frame: Frame }
+  | { kind: "opened" }
+  | { kind: "lost"; at: number }
+  | { kind: "whole"; live: Live }
+  /** Runs that the stream leaves out; `older`: the next of them come after this one. */
+  | { kind: "asked"; runs: readonly RunView[]; older?: string | undefined };
 
-export const NOTHING: Live = { link: { status: "connecting" }, runs: {}, rest: {}, begun: false };
+export const NOTHING: Live = { link: { status: "connecting" }, runs: {}, older: "", rest: {}, begun: false };
 
 /** The next state. Pure: time is in the action. */
 export function next(live: Live, action: Action): Live {
@@ -34,13 +42,18 @@ export function next(live: Live, action: Action): Live {
     case "frame":
       if (action.frame.kind === "patch" && !live.begun) return live;
       return { ...framed(live, action.frame), link: { status: "live" }, begun: true };
+    case "asked": {
+      // As the stream sends them: what is null is absent.
+      const asked = action.runs.map((run) => [run.run, merged({}, run) as RunView]);
+      return { ...live, runs: { ...Object.fromEntries(asked), ...live.runs }, older: action.older ?? live.older };
+    }
   }
 }
 
 function framed(live: Live, frame: Frame): Live {
   if (frame.kind === "snapshot") {
-    const { runs, ...rest } = frame.data;
-    return { ...live, runs: Object.fromEntries(runs.map((run) => [run.run, run])), rest };
+    const { runs, older = "", ...rest } = frame.data;
+    return { ...live, runs: Object.fromEntries(runs.map((run) => [run.run, run])), older, rest };
   }
   const { run, patch, ...rest } = frame.data;
   const others = Object.keys(rest).length ? (merged(live.rest, rest) as Record<string, unknown>) : live.rest;

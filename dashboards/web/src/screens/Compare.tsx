@@ -7,7 +7,7 @@ import { decode, encode, namesRuns, type View } from "../compare/view";
 import { EmptyState, Panel, Problem } from "../components/parts";
 import { firstMetric } from "../curves";
 import { many } from "../format";
-import { useLive } from "../live/context";
+import { useLive, useOlder } from "../live/context";
 import { inOrder } from "../live/state";
 import { query as queryNow, useQuery } from "../route";
 import { CompareChart } from "./CompareChart";
@@ -54,7 +54,8 @@ function startWith(runs: readonly RunView[]): string[] {
 function Chosen({ runs, view }: { runs: readonly RunView[]; view: View }) {
   const known = new Map(runs.map((run) => [run.run, run]));
   const chosen = view.runs.map((name) => known.get(name)).filter((run) => run !== undefined);
-  const missing = view.runs.filter((name) => !known.has(name));
+  const asked = useOlder(view.runs);
+  const missing = asked ? [] : view.runs.filter((name) => !known.has(name));
   const { data, error } = useCompared(chosen);
   const found = useMemo(() => (data ?? []).filter((one) => view.runs.includes(one.run.run)), [data, view.runs]);
   const metrics = useMemo(() => choices(found), [found]);

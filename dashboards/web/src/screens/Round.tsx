@@ -5,7 +5,7 @@ import type { LanesView, RoundView, RunView } from "../api/types";
 import { Badge, EmptyState, Fact, Figure, Panel, Problem, Shape } from "../components/parts";
 import { bytes, count, duration, sentence } from "../format";
 import { type Exit, ended, exits, TONES } from "../lanes";
-import { type Resource, useLive, useResource } from "../live/context";
+import { type Resource, useLive, useOlder, useResource } from "../live/context";
 import { goal, missed, roundSeconds, type Tone } from "../progress";
 import { roundPath, runPath } from "../route";
 import { type SecureRound, seen } from "../secure";
@@ -31,8 +31,9 @@ interface Seen {
 export default function Round({ id, number }: { id: string; number: number }) {
   const live = useLive();
   const run = live.runs[id];
+  const asked = useOlder([id]);
   if (!run)
-    return !live.begun ? (
+    return !live.begun || asked ? (
       <p className="note">Loading …</p>
     ) : (
       <>

@@ -2,7 +2,7 @@
 import type { RunView } from "../api/types";
 import { Badge, Command, EmptyState, SharedIdentities } from "../components/parts";
 import { count, runTitle } from "../format";
-import { useLive } from "../live/context";
+import { useLive, useOlder } from "../live/context";
 import { health } from "../progress";
 import type { RunSection } from "../route";
 import { Actions } from "./Actions";
@@ -16,8 +16,9 @@ import { Secure } from "./Secure";
 export default function Run({ id, section }: { id: string; section: RunSection }) {
   const live = useLive();
   const run = live.runs[id];
+  const asked = useOlder([id]);
   if (!run)
-    return !live.begun ? (
+    return !live.begun || asked ? (
       <p className="note">Loading …</p>
     ) : (
       <>

@@ -1,6 +1,8 @@
 // All runs in scope: which go on, how far they are, and which need somebody.
+import { useState } from "react";
+import { page } from "../api/client";
 import type { RunView } from "../api/types";
-import { Badge, EmptyState, Progress } from "../components/parts";
+import { Badge, EmptyState, Problem, Progress } from "../components/parts";
 import { ago, count, many, runTitle } from "../format";
 import { useLive, useSession } from "../live/context";
 import { inOrder } from "../live/state";
@@ -12,6 +14,8 @@ import { CardMetric } from "./CardMetric";
 
 /** So many cards show their metric: each asks the API for it. */
 const WITH_METRICS = 12;
+/** So many older runs are asked for at once. */
+const PAGE = 50;
 
 export function Runs() {
   const live = useLive();
@@ -29,7 +33,8 @@ export function Runs() {
         </div>
         {!loading && (
           <p className="lead">
-            {many(runs.length, "run")}, {count(going)} live{wanting ? `, ${count(wanting)} in need of somebody` : ""}.
+            {many(runs.length, "run")}
+            {live.older && " and older ones"}, {count(going)} live{wanting ? `, ${count(wanting)} in need of somebody` : ""}.
           </p>
         )}
       </header>
@@ -44,6 +49,36 @@ export function Runs() {
           <li key={run.run}>{states[i] && <Card run={run} state={states[i]} learning={i < WITH_METRICS} />}</li>
         ))}
       </ul>
+      <Older />
+    </>
+  );
+}
+
+/** Those that ended before the runs above. */
+function Older() {
+  const { connection } = useSession();
+  const { older } = useLive();
+  const [problem, setProblem] = useState<string | null>(null);
+  const [busy, setBusy] = useState(false);
+  const ask = async () => {
+    setBusy(true);
+    try {
+      const { rows, next } = await page("/v1/runs", { after: older, newest_first: "true", limit: PAGE });
+      connection.asked(rows, next);
+      setProblem(null);
+    } catch (error) {
+      setProblem((error as Error).message);
+    }
+    setBusy(false);
+  };
+  return (
+    <>
+      <Problem text={problem} />
+      {older && (
+        <button type="button" className="quiet" disabled={busy} onClick={() => void ask()}>
+          Show older runs
+        </button>
+      )}
     </>
   );
 }

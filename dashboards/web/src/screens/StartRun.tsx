@@ -5,7 +5,7 @@ import type { RunView } from "../api/types";
 import { Command, EmptyState, Panel, Problem } from "../components/parts";
 import { type Mistake, TomlEditor } from "../components/TomlEditor";
 import { sentence } from "../format";
-import { useLive, useResource, useSession } from "../live/context";
+import { useLive, useOlder, useResource, useSession } from "../live/context";
 import { lean } from "../plan/fields";
 import { TEMPLATE } from "../plan/template";
 import { type Statistics, statisticsOf } from "../plan/statistics";
@@ -25,7 +25,8 @@ export default function StartRun({ from }: { from: Start | null }) {
   const allowed = mayStart(me);
   const schema = useResource<Plan>("schema", async (signal) => (await get("/v1/plans/schema", {}, signal)).document);
   const source = from ? live.runs[from.run] : undefined;
-  const waiting = !live.begun || (!schema.data && !schema.error);
+  const asked = useOlder(from ? [from.run] : []);
+  const waiting = !live.begun || asked || (!schema.data && !schema.error);
   return (
     <>
       <header className="screen-head">
