@@ -1,4 +1,4 @@
-"""Measures what costs grow with: clients of a round, waiting and registered devices, rounds played, parameters.
+"""Measures what costs grow with: clients of a round, waiting and registered devices, rounds played, runs, parameters.
 
 ``python -m benchmarks.growth [--quick] [--json]``. Each subject is measured at several sizes n; ``NAME_slope`` is the
 exponent b of the least-squares line log(cost) = a + b log(n): 0 does not grow, 1 grows as n does. More than the aim
@@ -8,6 +8,8 @@ fails: 0.2 where a cost should not grow at all, 0.35 where it grows as log(n) do
     history_N         CPU milliseconds of a simulated round of 20 clients after N rounds
     check_in_N        CPU milliseconds of a held check-in, and of the look at all runs that it causes, with N devices
                       waiting that the selecting run cannot use
+    ended_N           CPU milliseconds of the same with ten devices waiting, after N runs have ended; ``create_N``: of
+                      creating a run and stopping it
     page_N            CPU milliseconds of a page of 50 devices of N registered
     by_state_N        CPU milliseconds of a request for devices in a state that none of N is in; ``by_text_N``: with a
                       text that none has. Both from the N on of which one request does not look at all
@@ -26,7 +28,7 @@ import hashlib
 import math
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -173,6 +175,33 @@ def of_a_fleet(waiting: int) -> dict[str, float]:
         return found | {"standstill": statistics.median(cost_s(coordinator.operators.runs) for _ in range(5))}
 
 
+def after_runs_s(sizes: Sequence[int]) -> Iterator[dict[str, float]]:
+    """CPU seconds by subject after so many runs have ended, of one plan and one first checkpoint."""
+    with fleet(10, ELSEWHERE, BenchmarkClock()) as coordinator:
+        begin(coordinator, "growth")
+        row = device_row("a-device", coordinator.core.clock.now())
+        with coordinator.core.store.transaction() as tx:
+            tx.insert_device(row)
+        ended = 0
+
+        def create() -> None:
+            nonlocal ended
+            ended += 1
+            begin(coordinator, "growth")
+            coordinator.operators.stop(f"growth-{ended + 1}")
+            perform(coordinator)
+
+        def check_in() -> None:
+            coordinator.devices.check_in(row, CheckIn(examples=10, learners={HERE: "1"}))()
+            coordinator.tick()
+
+        for runs in sizes:
+            for _ in counted(f"{runs:,} runs that end", range(runs - ended - 20)):
+                create()
+            create_s = mean_s(create, 20)
+            yield {"create": create_s, "ended": mean_s(check_in, 300)}
+
+
 def draws_s(waiting: int) -> tuple[float, float]:
     """CPU seconds of the first draw, and of the next ones."""
     with fleet(waiting, HERE, BenchmarkClock()) as coordinator:
@@ -201,6 +230,11 @@ def measure(quick: bool) -> Iterator[Row]:
     spent = round_s(20, 60 if quick else 400)
     after = (20, 50) if quick else (20, 100, 390)
     yield from rows_of("history", {n: statistics.median(spent[n - 10 : n + 10]) for n in after}, FLAT)
+    ended = (40, 120) if quick else (40, 200, 1_000)
+    over = dict(zip(ended, after_runs_s(ended), strict=True))
+    for subject in ("create", "ended"):
+        aim = LINEAR if subject == "create" else FLAT  # it asks each run of this checkpoint for its roles
+        yield from rows_of(subject, {n: over[n][subject] for n in ended}, aim)
     waiting = (100, 2_000) if quick else (100, 10_000, 100_000)
     found = {n: of_a_fleet(n) for n in waiting}
     for subject in ("by_state", "by_text"):

@@ -21,6 +21,8 @@ SUBJECTS = {
     "round": "a client of a round, by clients",
     "history": "a round of 20, by rounds played",
     "check_in": "a held check-in, by waiting devices",
+    "ended": "the same, by runs that have ended",
+    "create": "creating a run, by runs that have ended",
     "page": "a page of the fleet, by devices",
     "by_state": "devices in a state that none is in",
     "by_text": "devices with a text that none has",

@@ -151,5 +151,5 @@ class Coordinator:
 
     def stalled(self) -> dict[str, str]:
         """Returns why runs stand still, by run; without those that nothing is known to be in the way of."""
-        found = {log.run: self._standstill.of_run(log.state) for log in self.core.logs()}
+        found = {log.run: self._standstill.of_run(log.state) for log in self.core.process.going()}
         return {run: why for run, why in sorted(found.items()) if why}

@@ -92,7 +92,7 @@ class Core:
         if row is None:
             raise no_plan(run, flower=self.store.flower_run(run) is not None)
         with self._lock:
-            return self.process.logs.setdefault(run, RunLog(row, self.store, self.clock, self.hand_out, self.traces))
+            return self.process.kept(RunLog(row, self.store, self.clock, self.hand_out, self.traces))
 
     def has_log(self, run: str) -> bool:
         """Whether this process has read the log of the run."""
@@ -160,8 +160,8 @@ class Core:
         return self.log(run).catch_up()
 
     def states(self) -> list[RunState]:
-        """The states of all runs that this process has read."""
-        return [log.state for log in self.logs()]
+        """The states of the runs that have not ended, as far as this process has read them."""
+        return [log.state for log in self.process.going()]
 
     def submit(self, run: str, make: Callable[[float], ev.Event]) -> list[fx.Effect]:
         """Applies the event and returns its effects once they are durable. ProblemError where the event is refused."""

@@ -64,7 +64,7 @@ class Counts(NamedTuple):
 class Fleet:
     def __init__(self, core: Core) -> None:
         self._store, self._clock, self._signals, self._settings = core.store, core.clock, core.signals, core.settings
-        self._processes, self._logs = core.process.processes, core.process.logs
+        self._processes, self._going = core.process.processes, core.process.going
         self.pool = core.process.pool
         self._counts: CostlyValue[dict[str, int]] = CostlyValue(core.clock)
         self._shared: CostlyValue[list[str]] = CostlyValue(core.clock)
@@ -231,7 +231,7 @@ class Fleet:
         def fewest(offer: str) -> int | None:
             return _fewest(state, offer)
 
-        running = {log.run for log in [*self._logs.values()] if log.state.status == "running"}
+        running = {log.run for log in self._going() if log.state.status == "running"}
         return self.pool.eligible(
             state.run, {*running, state.run}, frozenset(state.plan.cohort.devices), fewest, without
         )

@@ -362,6 +362,8 @@ class ProcessState:
         self.logs: dict[str, RunLog] = {}
         """The state of each run, by id. Each transaction of the run begins with the events that it lacks; ``catch_up``
         asks the store for them, ``recent`` at most once a second."""
+        self._going: dict[str, RunLog] = {}
+        """Those of runs that may go on: a run that has ended never does again."""
         self.aggregators: dict[str, Aggregator] = {}
         """The sums of the round under way, by run. A commit names the updates, and adds those that are not in them."""
         self.keys = RegisteredKeys(store, clock)
@@ -388,6 +390,22 @@ class ProcessState:
         """The last failure of this machine. Shown for a minute; never shared."""
         self.unfit_workers = UnfitWorkers(clock)
         """Why workers cannot take the rounds that they asked for. Shown for two minutes; never shared."""
+
+    def kept(self, log: RunLog) -> RunLog:
+        """The log of its run: this one, unless there is one already."""
+        found = self.logs.setdefault(log.run, log)
+        if found is log:
+            self._going[log.run] = log
+        return found
+
+    def going(self) -> list[RunLog]:
+        """The logs of the runs that have not ended, as far as they have been read. What is done for each request costs
+        no more where a thousand runs have ended."""
+        logs = [*self._going.values()]
+        for log in logs:
+            if log.state.over:
+                self._going.pop(log.run, None)
+        return [log for log in logs if not log.state.over]
 
     def forget(self) -> None:
         """Reads anew what is read again after some time: the clock went back, and shows no more how old it is."""

@@ -183,8 +183,8 @@ def checked_initial(core: Core, plan: Plan, request: CreateRun | CheckPlan, sees
 def _unsaid(core: Core, plan: Plan, init: str, model: Manifest, sees: Sees) -> Roles:
     """The statistics of a checkpoint of which nobody says roles: those of the runs that have it and average the same
     tensors, where these agree; else those that their names tell."""
-    rows = map(core.store.run, filter(sees, core.store.runs_with_checkpoint(init)))
-    same = [row.roles for row in rows if row is not None and Plan.parse(row.plan).task.averaged == plan.task.averaged]
+    logs = map(core.log, filter(sees, core.store.runs_with_checkpoint(init)))
+    same = [log.row.roles for log in logs if log.state.plan.task.averaged == plan.task.averaged]
     return cast("Roles", same[0]) if same and same.count(same[0]) == len(same) else by_name(model)
 
 
@@ -234,7 +234,7 @@ def free_id(
         raise problem("not-permitted", f"the run would be named {name}, which is outside of your scope")
     for number in range(1, _MOST_OF_A_NAME):
         run = name if number == 1 else f"{name}-{number}"
-        if run in taken or run in refused or core.store.run(run) is not None:
+        if run in taken or run in refused or core.has_log(run) or core.store.run(run) is not None:
             continue
         if not permitted(run):
             raise problem("not-permitted", f"the run would be named {run}, which is outside of your scope")

@@ -51,7 +51,8 @@ def _drop_messages(core: Core, run: str) -> None:
 def sweep_secure(core: Core, at: float) -> int:
     """Deletes what secure rounds have left behind. ``at``: Unix seconds. Returns the number of deleted blobs. Nothing
     is deleted where a run's log cannot be read."""
-    lasts_s = [state.plan.secure.expires_s for state in core.states() if state.plan.secure is not None]
+    secure = (log.state.plan.secure for log in core.logs())
+    lasts_s = [section.expires_s for section in secure if section is not None]
     if not lasts_s:
         return 0
     left = [

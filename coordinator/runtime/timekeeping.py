@@ -84,7 +84,9 @@ class Timekeeping:
                     deadlines.append(now + counts[0].again_s)
             return counts[0]
 
-        for log in self._core.logs():
+        process = self._core.process
+        failed = (process.logs.get(run) for run in process.run_errors.all())
+        for log in (*process.going(), *(log for log in failed if log is not None and log.state.over)):
             try:
                 deadlines += self._handle(log, now, fell, waiting)
             except Exception as error:  # noqa: BLE001 - noted with the run's name; the others have deadlines too

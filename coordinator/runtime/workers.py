@@ -213,7 +213,7 @@ class WorkerRequests:
         """Returns the lease of a round that this worker can take now; one that it has already comes first. None also
         while another process with its certificate has a lease, of whichever run."""
         with self._leasing:
-            logs = [log for log in self._core.logs() if log.state.plan.datacenter and not log.state.over]
+            logs = [log for log in self._core.process.going() if log.state.plan.datacenter]
             states = [(log, log.catch_up()) for log in logs]
             if any(_anothers(state, worker.worker, poll) for _, state in states):
                 return None
@@ -241,7 +241,7 @@ class WorkerRequests:
         found = [
             f"run {state.run} is {state.phase} round {state.round_number}"
             for state in self._core.states()
-            if not state.over and self._against(state, poll) is None
+            if self._against(state, poll) is None
         ]
         return Wait(
             reason=f"no datacenter round is open: {'; '.join(found) or 'no run asks for one'}",

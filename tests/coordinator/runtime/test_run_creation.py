@@ -52,6 +52,18 @@ def test_a_name_that_is_taken_gets_a_number(empty: World) -> None:
     assert [view.name for view in empty.coordinator.operators.runs()] == ["marks"] * 3
 
 
+def test_a_run_costs_no_more_reads_of_runs_where_there_are_many(empty: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one plan and one checkpoint, as in a search for the best learning rate."""
+    init, run, read = upload(empty, to_bytes(empty.model())), type(empty.store).run, list[str]()
+    monkeypatch.setattr(type(empty.store), "run", lambda store, name: read.append(name) or run(store, name))
+    counts = []
+    for _ in range(8):
+        read.clear()
+        empty.coordinator.operators.stop(begin(empty, init).run)
+        counts.append(len(read))
+    assert counts[2:] == counts[2:3] * 6, counts
+
+
 def test_each_run_has_a_selection_seed_of_its_own_and_nobody_sees_it(empty: World) -> None:
     init = upload(empty, to_bytes(empty.model()))
     views = [begin(empty, init) for _ in range(3)]

@@ -41,6 +41,14 @@ def test_a_message_without_an_event_goes_when_no_attempt_can_be_its_own_any_more
     assert not any(world.blobs.has(digest) for digest in lost)
 
 
+def test_messages_of_a_run_that_has_ended_go_too(world: Served) -> None:
+    lost_messages(world)
+    core = world.coordinator.core
+    world.coordinator.operators.stop(RUN)
+    assert core.states() == []
+    assert sweep_secure(core, world.clock.at + LASTS_S + MARGIN_S + 1) == 3
+
+
 def test_a_coordinator_at_work_does_it_by_itself(world: Served) -> None:
     lost = lost_messages(world)
     for _ in range(5):

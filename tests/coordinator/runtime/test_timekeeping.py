@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from coordinator.engine import effects as fx
 from coordinator.runtime.identities import SignedBy
+from coordinator.runtime.run_log import RunLog
+from coordinator.runtime.timekeeping import Timekeeping
 from coordinator.store.port import Reader
 from tests.coordinator.certified import key_id
 from tests.coordinator.conftest import MakeWorld
@@ -101,3 +105,27 @@ def test_a_pool_that_takes_long_to_count_is_not_counted_at_each_check_in(
     task = world.coordinator.core.take_task()
     assert task is not None
     assert isinstance(task[1], fx.Draw)
+
+
+def test_runs_that_have_ended_are_looked_at_no_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Except where an error of theirs was noted, which is over then."""
+    for name in ("first", "second"):
+        world.create(name=name)
+        world.coordinator.operators.stop(name)
+    core, handle, handled = world.coordinator.core, Timekeeping._handle, list[str]()
+
+    def noting(self: Timekeeping, log: RunLog, *more: Any) -> list[float]:
+        handled.append(log.run)
+        return handle(self, log, *more)
+
+    monkeypatch.setattr(Timekeeping, "_handle", noting)
+    for looked, left in ((["marks", "second"], {}), (["marks"], {}), (["marks"], {})):
+        if "second" in looked:
+            core.process.run_errors.note("second", ValueError("it could not be shown"))
+        handled.clear()
+        world.coordinator.tick()
+        assert (handled, core.process.run_errors.all()) == (looked, left)
+    assert [state.run for state in core.states()] == ["marks"]
+    assert [log.run for log in core.logs()] == ["marks", "first", "second"]
+    world.create(name="third")
+    assert [state.run for state in core.states()] == ["marks", "third"]
