@@ -269,6 +269,10 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
         """All runs, oldest first."""
         return self._all(RunRow, order="created_at run")
 
+    def newest_run(self, plan_digest: str) -> RunRow | None:
+        """The newest run of exactly this plan."""
+        return next(iter(self._all(RunRow, {"plan_digest": plan_digest}, "-created_at -run", 1)), None)
+
     def run_ids(self) -> list[str]:
         """The ids of all runs, oldest first: also where something else in a run's row cannot be read."""
         return [str(run) for (run,) in self._values(RunRow, "run", order="created_at run")]

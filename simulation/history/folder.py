@@ -66,7 +66,7 @@ def writing(folder: Path) -> Iterator[tuple[Store, FileBlobs]]:
 
 def pick(reader: Reader, run: str | None, place: object) -> str:
     """The run of this name, or the only run where ``run`` is None."""
-    names = [row.run for row in reader.runs()]
+    names = reader.run_ids()
     if not names:
         raise HistoryError(f"There is no run in {place} yet.")
     if run is None and len(names) > 1:

@@ -586,13 +586,13 @@ def _of_folder(folder: Path, plan: Plan, round: int) -> tuple[Tensors, RunState,
         raise ValueError(f"{folder} is no data folder of a coordinator or a simulation")
     store = open_store(database_url(folder))
     try:
-        runs = [row for row in store.runs() if row.plan_digest == plan.digest]
-        if not runs:
+        run = store.newest_run(plan.digest)
+        if run is None:
             raise ValueError(f"{folder} has no run of this plan")
-        row = next((row for row in store.rounds(runs[-1].run, round - 1) if row.round == round), None)
+        row = next((row for row in store.rounds(run.run, round - 1) if row.round == round), None)
         if row is None:
-            raise ValueError(f"round {round} of run {runs[-1].run} in {folder} has not begun")
-        state = state_in(store, runs[-1], round)
+            raise ValueError(f"round {round} of run {run.run} in {folder} has not begun")
+        state = state_in(store, run, round)
         with FileBlobs(folder / BLOBS_FOLDER).open(state.checkpoint) as file:
             return from_bytes(file.read()), state, cast("list[str]", row.body.get("cohort", []))
     finally:

@@ -137,7 +137,7 @@ class Simulation:
                 self._exits.callback(self._folder.close)
                 self.blobs = PatientBlobs(folder / BLOBS_FOLDER)
             self.store = MemoryStore()
-            before = self._found(plan)
+            before = None if self._folder is None else self._folder.newest_run(plan.digest)
             authority = SimulatedAuthority(seed) if plan.secure is not None else None
             agenda = self._agenda = Agenda(EPOCH if authority is not None or habits.by_day else time.time())
             origin += "" if is_deterministic(learner) else NOT_DETERMINISTIC
@@ -323,13 +323,6 @@ class Simulation:
 
     # ------------------------------------------------------------ inside
 
-    def _found(self, plan: Plan) -> RunRow | None:
-        """Returns the folder's newest run of exactly this plan."""
-        if self._folder is None:
-            return None
-        same: Sequence[RunRow] = [row for row in self._folder.runs() if row.plan_digest == plan.digest]
-        return same[-1] if same else None
-
     def _begun(
         self, before: RunRow | None, plan: Plan, body: bytes, origin: str, roles: Roles, clients: Clients
     ) -> str:
@@ -343,7 +336,7 @@ class Simulation:
         with self.blobs.spool() as spool:
             spool.write(body)
             self.coordinator.operators.put_checkpoint(spool, name)
-        taken = [row.run for row in self._folder.runs()] if self._folder is not None else []
+        taken = self._folder.run_ids() if self._folder is not None else []
         request = CreateRun(plan=plan.written_out, init=name, origin=origin, roles=dict(roles))
         return self.coordinator.operators.create_run(request, taken=taken, usual=_usual(plan, clients)).run
 

@@ -127,6 +127,13 @@ class InsightContract:
         assert [store.runs_before(one, 2) for one in ordered] == [ordered[at : at + 2] for at in range(1, 6)]
         assert store.runs_before("nowhere", 9) == ordered
 
+    def test_the_newest_run_of_a_plan_is_found(self, store: Store) -> None:
+        with store.transaction() as tx:
+            for name, plan, at in (("r3", "aa", 5.5), ("r1", "aa", 5.5), ("r2", "aa", 4.5), ("r4", "bb", 7.5)):
+                tx.insert_run(rows.run(name, plan_digest=plan, created_at=at))
+        found = {plan: store.newest_run(plan) for plan in ("aa", "bb", "cc")}
+        assert {plan: row and row.run for plan, row in found.items()} == {"aa": "r3", "bb": "r4", "cc": None}
+
     def test_the_rounds_of_a_device_come_newest_first(self, store: Store) -> None:
         with store.transaction() as tx:
             for run in ("r1", "r2"):
