@@ -457,7 +457,7 @@ class SignedRequests:
     ) -> SignedBy:
         """Who has signed a request that registers this certificate, which the authority has given to a ``holder``.
 
-        The same problems but *unregistered*, and those of ``Identities.require_certificate``."""
+        Raises what ``check`` raises but *unregistered*, and what ``Identities.require_certificate`` does."""
         try:
             signature.require_current(at)
             self._identities.require_certificate(certificate, holder)

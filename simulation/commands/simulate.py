@@ -82,7 +82,7 @@ class BehaviourOptions:
     ] = None
     straggler_share: Annotated[
         float | None,
-        typer.Option(rich_help_panel=_FLEET, help="The same as an exact share of the selected devices of each round."),
+        typer.Option(rich_help_panel=_FLEET, help="Exact share of a round's devices that do only part of their work."),
     ] = None
     step_s: Annotated[
         float | None,
@@ -92,7 +92,7 @@ class BehaviourOptions:
         float | None, typer.Option(rich_help_panel=_FLEET, help="Spread of speed between devices; 0: all alike.")
     ] = None
     jitter_sigma: Annotated[
-        float | None, typer.Option(rich_help_panel=_FLEET, help="The same from round to round, on top.")
+        float | None, typer.Option(rich_help_panel=_FLEET, help="Spread of a device's speed from round to round.")
     ] = None
     network_s: Annotated[
         float | None,
