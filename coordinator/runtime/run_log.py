@@ -23,10 +23,6 @@ from coordinator.runtime.tracing import Traces
 from coordinator.store.port import RUN_ROUND, FenceLost, RunRow, Store, Transaction
 from coordinator.store.rows import MessageRow
 
-_Place = tuple[int, str]
-"""(sequence number, link) of an event."""
-_Counted = dict[tuple[int, str], _Place]
-"""(round, device) -> the event that counts its update."""
 Make = Callable[[Transaction, RunState, float], events.Event | None]
 """Makes an event from the newest state and the time, or None for no event. May read the transaction, but not write."""
 
@@ -79,8 +75,6 @@ class RunLog:
         self._cache = start_of(row)
         self._read_at: float | None = None
         """When the store was last asked for the newest event, by the clock."""
-        self._counted: _Counted = {}
-        """Where the log counts the updates of the round under way."""
         self._unfolded: dict[str, bytes] = {}
         """Short updates that this process has stored, and that wait to be folded."""
 
@@ -152,10 +146,10 @@ class RunLog:
     def _commit(self, batch: Sequence[_Proposal]) -> list[list[fx.Effect] | BaseException]:
         results: list[list[fx.Effect] | BaseException] = []
         logged: list[tuple[float, str, dict[str, object]]] = []
-        accepting: list[tuple[int, list[fx.Effect], int, int | None]] = []
-        """(index of the result, result, round, index of its event in ``logged``) where an update was accepted. None: it
-        has no event, as the same bytes were sent again."""
-        counted: _Counted = {}
+        counting: dict[tuple[int, str], int] = {}
+        """(round, device) -> the index in ``logged`` of the event that counts its update."""
+        accepting: list[tuple[int, list[fx.Effect], int]] = []
+        """(index of the result, result, index in ``logged`` of the event that counts its update)."""
         rows: list[tuple[float, fx.Record]] = []
         messages: dict[str, MessageRow] = {}
         discarded: list[int] = []
@@ -164,7 +158,7 @@ class RunLog:
         traced = None if self._traces is None else self._traces.batch(self.run)
         with self._store.transaction(self.run) as tx:
             read_at = self._clock.now()
-            before, seq = self._caught_up(tx, actions, counted)
+            before, seq = self._caught_up(tx, actions)
             state = before
             for proposal in batch:
                 now = self._clock.now()
@@ -190,10 +184,14 @@ class RunLog:
                         elif isinstance(effect, _ACTIONS):
                             actions.append(effect)
                     is_logged = following is not state or (recorded and not refused)
-                    if accepted:
-                        accepting.append(
-                            (len(results), effects, state.round_number, len(logged) if is_logged else None)
-                        )
+                    if accepted and isinstance(happened, events.Reported):
+                        key = state.round_number, happened.device
+                        if is_logged:
+                            counting[key] = len(logged)
+                        if key in counting:
+                            accepting.append((len(results), effects, counting[key]))
+                        else:  # the same bytes were sent again
+                            effects = _with_place(effects, *self._place(tx, happened))
                     if is_logged:
                         logged.append((happened.at, happened.kind, events.to_json(happened)))
                         if accepted and proposal.message is not None:
@@ -221,12 +219,8 @@ class RunLog:
         if traced is not None:
             traced.durable()
         first = seq - len(links) + 1
-        for index, effects, number, at in accepting:
-            place = None if at is None else (first + at, links[at])
-            results[index] = _with_place(effects, number, place, counted, self._counted)
-        if state.round_number != self._cache[0].round_number:
-            self._counted = {}
-        self._counted.update((key, place) for key, place in counted.items() if key[0] == state.round_number)
+        for index, effects, at in accepting:
+            results[index] = _with_place(effects, first + at, links[at])
         folds = {action.contribution.digest for action in actions if isinstance(action, fx.Fold)}
         self._unfolded.update((digest, row.content) for digest, row in messages.items() if digest in folds)
         moved = seq != self._cache[1]
@@ -247,10 +241,16 @@ class RunLog:
             raise FenceLost(f"another replica has taken the commit of run {self.run}")
         tx.require_fence(self.run, fence)
 
-    def _caught_up(self, tx: Transaction, actions: list[fx.Action], counted: _Counted) -> tuple[RunState, int]:
+    def _place(self, tx: Transaction, again: events.Reported) -> tuple[int, str]:
+        """(sequence number, link) of the event that counts these bytes, which were sent again."""
+        beginning = {"round": again.round, "attempt": again.attempt, "device": again.device, "digest": again.digest}
+        row = tx.find_event(self.run, again.kind, beginning)
+        return (0, "") if row is None else (row.seq, row.link)
+
+    def _caught_up(self, tx: Transaction, actions: list[fx.Action]) -> tuple[RunState, int]:
         """The state with the events that are not in the cache: of another replica, or of a transaction of this one that
         lost the database's acknowledgement. What such an event deletes is asked for again, since ``pending`` names
-        only the newest deletion; to delete twice does no harm. ``counted`` gets where the round's updates are.
+        only the newest deletion; to delete twice does no harm.
         """
         state, seq = self._cache
         head = tx.head(self.run)
@@ -259,27 +259,12 @@ class RunLog:
             if not page:
                 raise ValueError(f"the log ends at event {seq}, and the run's row says {head}")
             for row in page:
-                number = state.round_number
                 state, effects = rounds.step(state, events.from_json(row.kind, row.at, row.body))
                 actions += [effect for effect in effects if isinstance(effect, fx.Discard)]
-                for effect in effects:
-                    if isinstance(effect, fx.Accepted):
-                        counted[number, effect.device] = (row.seq, row.link)
                 seq = row.seq
         return state, seq
 
 
-def _with_place(
-    effects: list[fx.Effect], number: int, place: _Place | None, counted: _Counted, before: _Counted
-) -> list[fx.Effect]:
-    """The effects of an event in this round, in which an accepted update names the event that counts it: the one that
-    was appended at ``place``, or, for bytes that were sent again, the one of ``before``."""
-    for index, effect in enumerate(effects):
-        if isinstance(effect, fx.Accepted):
-            key = (number, effect.device)
-            if place is not None:
-                counted[key] = place
-            seq, link = counted.get(key) or before.get(key, (0, ""))
-            named = fx.Accepted(device=effect.device, digest=effect.digest, weight=effect.weight, seq=seq, link=link)
-            return [*effects[:index], named, *effects[index + 1 :]]
-    return effects
+def _with_place(effects: list[fx.Effect], seq: int, link: str) -> list[fx.Effect]:
+    """The effects, in which an accepted update names the event that counts it."""
+    return [replace(one, seq=seq, link=link) if isinstance(one, fx.Accepted) else one for one in effects]

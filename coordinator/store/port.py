@@ -139,12 +139,12 @@ _FIND_EVENT = Query(
             t.events.c.kind == sa.bindparam("kind"),
             sa.func.substr(t.events.c.body, 1, sa.bindparam("length")) == sa.bindparam("beginning"),
         )
-        .order_by(t.events.c.seq)
+        .order_by(t.events.c.seq.desc())
         .limit(1)
     ),
     python=lambda reader, run, kind, beginning, length: [
         row for row in reader._all(EventRow, {"run": run, "kind": kind}) if to_text(row.body)[:length] == beginning
-    ][:1],
+    ][-1:],
 )
 _IDLE = Query(
     sql=lambda sa, t: sa.select(t.devices).where(
@@ -301,7 +301,8 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
         return self._all(EventRow, {"run": run, "seq >": after}, limit=limit)
 
     def find_event(self, run: str, kind: str, beginning: Json) -> EventRow | None:
-        """The first event of this kind whose body begins with these values, in this order. Reads the whole log."""
+        """The newest event of this kind whose body begins with these values, in this order. Reads the log from its end
+        on until there."""
         text = beginning_of(beginning)
         return next(iter(self._ask(_FIND_EVENT, EventRow, run=run, kind=kind, beginning=text, length=len(text))), None)
 

@@ -246,6 +246,10 @@ class InvariantWatch:
                     raise Broken("receipt", f"a receipt for {key} names {logged}; {event} counts the update")
                 if run.round == answer.round:
                     invariants.spooled(self.durable, run, only=answer.digest)
+            case Problem(kind="unknown-run"):  # a folder that was set back may be older than the run
+                name = str(request.send.path["run"])  # type: ignore[union-attr]
+                if self.durable.store.run(name) is not None:
+                    raise Broken("ack-durable", f"run {name} is stored, and {request.holder.id} got: {answer}")
             case Problem() if request.event == "update":
                 self._refused_update(request, answer)
             case Problem(kind="invalid-update") if request.event == "secure-message":

@@ -117,3 +117,26 @@ def test_a_receipt_that_is_sent_again_names_the_same_event(make_world: MakeWorld
     assert world.report(second) == [other]
     world.boot()
     assert world.report(first)[0].logged == receipt.logged
+
+
+def test_repro_a_receipt_names_its_event_where_the_run_was_resumed_after_it_and_the_process_is_new(
+    make_world: MakeWorld,
+) -> None:
+    """To resume a run whose rounds were abandoned stores its state, from which a new process reads the log on."""
+    world = make_world(4)
+    world.create()
+    world.check_in()
+    world.pass_time(600)
+    world.check_in()
+    first = world.cohort()[0]
+    (receipt,) = world.report(first, round=2)
+    before = world.store.run("marks")
+    world.coordinator.operators.pause("marks")
+    world.coordinator.operators.resume("marks")
+    after = world.store.run("marks")
+    assert before is not None
+    assert after is not None
+    assert receipt.logged is not None
+    assert before.snapshot_seq < receipt.logged.seq < after.snapshot_seq
+    world.boot()
+    assert world.report(first, round=2) == [receipt]

@@ -94,10 +94,11 @@ class ChainContract:
                 {"round": 1, "device": "d1", "n": 1},
                 {"round": 1, "device": "d1%", "n": 2},
                 {"round": 1},
+                {"round": 1, "device": "d1%", "n": 3},
             ]
             tx.append("r1", [(1.0, "k", body) for body in bodies])
         found = store.find_event("r1", "k", {"round": 1, "device": "d1%"})
-        assert found == store.events("r1", 1, 1)[0]
+        assert found == store.events("r1", 3, 1)[0], "the newest one"
         assert found is not None
         assert found.link
         assert store.find_event("r1", "k", {"round": 1, "device": "d"}) is None

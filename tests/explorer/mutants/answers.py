@@ -16,6 +16,7 @@ from coordinator.engine.state import RunState
 from coordinator.runtime import run_log
 from coordinator.runtime.devices import DeviceRequests
 from coordinator.runtime.fleet import Fleet
+from coordinator.runtime.run_log import RunLog
 from coordinator.runtime.workers import WorkerRequests, WorkerResults
 from tests.explorer.mutants.datacenter import CENTER
 from tests.explorer.mutants.registry import mutant
@@ -75,12 +76,13 @@ def _asked_again_at_once() -> Patches:
 def _receipt_names_another_event() -> Patches:
     """A receipt names the event before the one that counts the update."""
     with_place = run_log._with_place
+    return [(run_log, "_with_place", lambda effects, seq, link: with_place(effects, seq - 1, link))]
 
-    def before(effects: Any, number: int, place: Any, counted: Any, known: Any) -> Any:
-        earlier = None if place is None else (place[0] - 1, place[1])
-        return with_place(effects, number, earlier, counted, known)
 
-    return [(run_log, "_with_place", before)]
+@mutant("receipt-again-names-nothing", "receipt")
+def _receipt_again_names_nothing() -> Patches:
+    """The receipt for bytes that are sent again names no event."""
+    return [(RunLog, "_place", lambda self, tx, again: (0, ""))]
 
 
 @mutant("other-result-gets-receipt", "receipt", plan=CENTER, workers=2, focus=("worker-lie", "training"), storm_s=60.0)

@@ -85,7 +85,7 @@ def _fence_checked_by_row_only() -> Patches:
 def _no_catch_up() -> Patches:
     """Events that other replicas appended are not read."""
 
-    def skip(self: RunLog, tx: Transaction) -> tuple[RunState, int]:
+    def skip(self: RunLog, tx: Transaction, actions: object) -> tuple[RunState, int]:
         return self.state, tx.head(self.run)
 
     return [(RunLog, "_caught_up", skip)]

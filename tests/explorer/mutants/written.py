@@ -120,7 +120,7 @@ def _handed_out_before_durable() -> Patches:
 def _one_page_of_the_log() -> Patches:
     """A replica that catches up reads one page of the log only."""
 
-    def caught_up(self: RunLog, tx: Transaction) -> tuple[RunState, int]:
+    def caught_up(self: RunLog, tx: Transaction, actions: object) -> tuple[RunState, int]:
         from coordinator.runtime import run_log
 
         state, seq = self._cache
