@@ -6,6 +6,7 @@ the corpus (``corpus.py``) are played every other day, until every event and eve
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shlex
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 import typer
@@ -145,7 +147,15 @@ def test_there_are_enough_mutants_and_each_names_what_it_breaks() -> None:
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutant_finds_what_it_patches(name: str) -> None:
-    """A name that was changed in the product fails here at once, not only in the slow search."""
+    """A name that was changed in the product fails here at once, not only in the slow search; and so does a function
+    that does not take what the product gives it, which would be found for that alone."""
+    for owner, place, instead in MUTANTS[name].patches():
+        given = inspect.getattr_static(owner, place)
+        if isinstance(given, FunctionType) and isinstance(instead, FunctionType):
+            parameters = inspect.signature(given).parameters.values()
+            positional = [one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+            named = {one.name: None for one in parameters if one.kind is one.KEYWORD_ONLY}
+            inspect.signature(instead).bind(*positional, **named)
     with MUTANTS[name].on():
         pass
 

@@ -96,8 +96,8 @@ def _forgotten_tail() -> Patches:
     """Recovery ignores the events after the last snapshot."""
     init = RunLog.__init__
 
-    def start(self: RunLog, row: Any, store: Any, clock: Any, hand_out: Any) -> None:
-        init(self, row, store, clock, hand_out)
+    def start(self: RunLog, row: Any, *more: Any) -> None:
+        init(self, row, *more)
         self._cache = (self._cache[0], row.seq if row.snapshot is not None else self._cache[1])
 
     return [(RunLog, "__init__", start)]

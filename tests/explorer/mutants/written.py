@@ -115,7 +115,17 @@ def _handed_out_before_durable() -> Patches:
 
 
 @mutant(
-    "one-page-of-the-log", "log", "ack-durable", "claims", "liveness", "one-end", "no-bug", "offer", "draw", replicas=3
+    "one-page-of-the-log",
+    "log",
+    "ack-durable",
+    "claims",
+    "liveness",
+    "one-end",
+    "no-bug",
+    "offer",
+    "draw",
+    "public",
+    replicas=3,
 )
 def _one_page_of_the_log() -> Patches:
     """A replica that catches up reads one page of the log only."""
