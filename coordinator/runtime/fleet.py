@@ -67,6 +67,8 @@ class Fleet:
         self._processes, self._going = core.process.processes, core.process.going
         self.pool = core.process.pool
         self._counts: CostlyValue[dict[str, int]] = CostlyValue(core.clock)
+        self._eligible: dict[str, CostlyValue[int]] = {}
+        """Of each run."""
         self._shared: CostlyValue[list[str]] = CostlyValue(core.clock)
         self.arrivals: GroupCommit[_Arrival, None] = GroupCommit(self._write_arrivals, pauses=0)
 
@@ -259,10 +261,16 @@ class Fleet:
     def count_again(self) -> None:
         """A cohort has left the pool: the next counts are of then."""
         self._counts.forget()
+        self._eligible.clear()
 
-    def count_eligible(self, state: RunState, counts: Counts) -> int:
-        """Returns an estimate of the waiting devices that may work for the run now: their examples are checked when the
-        cohort is drawn."""
+    def count_eligible(self, state: RunState, counts: Callable[[], Counts]) -> tuple[int, float]:
+        """Returns an estimate of the waiting devices that may work for the run, whose examples are checked when the
+        cohort is drawn, and in how many seconds it will be made anew; 0: it is of now, or as old as the counts. It takes
+        the longer the more different offers wait."""
+        kept = self._eligible.setdefault(state.run, CostlyValue(self._clock))
+        return kept.get(lambda: self._count_eligible(state, counts()))
+
+    def _count_eligible(self, state: RunState, counts: Counts) -> int:
         if state.plan.cohort.devices:
             return len(self.waiting(self._store, state, self._clock.now()))
         fit = sum(count for offer, count in counts.by_offer.items() if _unfit(state, offer) is None)

@@ -148,7 +148,7 @@ class Standstill:
         if not (current.phase == "selecting" or empty) or now < current.opened_at + _PATIENCE_S:
             return ""
         least = state.plan.fewest_devices
-        waiting = self.fleet.count_eligible(state, self.fleet.counts())
+        waiting, _ = self.fleet.count_eligible(state, self.fleet.counts)
         if state.plan.privacy is not None:
             waiting = len(self.fleet.waiting(self._core.store, state, now))
         if waiting >= least and empty:

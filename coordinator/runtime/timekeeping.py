@@ -84,11 +84,17 @@ class Timekeeping:
                     deadlines.append(now + counts[0].again_s)
             return counts[0]
 
+        def eligible(state: RunState) -> int:
+            found, again_s = self._fleet.count_eligible(state, waiting)
+            if again_s:
+                deadlines.append(now + again_s)
+            return found
+
         process = self._core.process
         failed = (process.logs.get(run) for run in process.run_errors.all())
         for log in (*process.going(), *(log for log in failed if log is not None and log.state.over)):
             try:
-                deadlines += self._handle(log, now, fell, waiting)
+                deadlines += self._handle(log, now, fell, eligible)
             except Exception as error:  # noqa: BLE001 - noted with the run's name; the others have deadlines too
                 self._note(log.run, error)
                 deadlines.append(now + _AFTER_ERROR_S)
@@ -96,8 +102,8 @@ class Timekeeping:
                 self._handled(log.run)
         return min(deadlines, default=None)
 
-    def _handle(self, log: RunLog, now: float, fell: float, counts: Callable[[], Counts]) -> list[float]:
-        """Handles the deadlines of one run, and returns the next ones."""
+    def _handle(self, log: RunLog, now: float, fell: float, eligible: Callable[[RunState], int]) -> list[float]:
+        """Handles the deadlines of one run, and returns the next ones. ``eligible`` counts who waits for a run."""
         if log.state.over:
             return []
         state = log.catch_up()
@@ -111,7 +117,7 @@ class Timekeeping:
             log.submit(lambda tx, state, at: ev.Tick(at=at))
             state = log.state
         places = state.round is not None and state.phase == "collecting" and rounds.kind_of(state.round).free(state)
-        if places and self._pool_is_full(state, counts()):
+        if places and eligible(state) >= state.drawn_from:
             self._core.hand_out_once(log.run, fx.Draw(round=state.round_number))
         if state.deadline is None and not state.waits:
             return []
@@ -119,9 +125,9 @@ class Timekeeping:
             self._core.blobs.size(state.checkpoint)  # Gone: no round of a lost model begins
         late = state.deadline is not None and now >= state.deadline
         if state.phase == "leasing":
-            return self._let_wait(log, counts(), now)
+            return self._let_wait(log, eligible, now)
         if state.phase == "selecting":
-            if late or self._pool_is_full(state, counts()):
+            if late or eligible(state) >= state.drawn_from:
                 self._core.hand_out_once(log.run, fx.Draw(round=state.round_number))
         elif late:
             log.submit(lambda tx, state, at: ev.Tick(at=at))
@@ -171,7 +177,7 @@ class Timekeeping:
             self._core.process.storage_errors.note(error)
             self._core.process.run_errors.note(run, error)
 
-    def _let_wait(self, log: RunLog, counts: Counts, now: float) -> list[float]:
+    def _let_wait(self, log: RunLog, eligible: Callable[[RunState], int], now: float) -> list[float]:
         """Ends a datacenter round that waits for a worker when its time is over, or when enough devices wait.
 
         Returns the next times to check, where they are known: once a quorum is enough, each check-in triggers a check.
@@ -181,14 +187,10 @@ class Timekeeping:
         if give_up_at is not None and now >= give_up_at:
             log.submit(lambda tx, state, at: ev.Tick(at=at))
             return [now + _AGAIN_S]
-        waiting = self._fleet.count_eligible(state, counts)
         unspendable = helped_by_another_model(self._fleet.count_unspendable(state))
-        if fleet_is_back(state, now, waiting, unspendable):
+        if fleet_is_back(state, now, eligible(state), unspendable):
             self._core.hand_out_once(log.run, fx.Return(round=state.round_number))
         return [at for at in (state.deadline, give_up_at) if at is not None and at > now]
-
-    def _pool_is_full(self, state: RunState, counts: Counts) -> bool:
-        return self._fleet.count_eligible(state, counts) >= state.drawn_from
 
     def _begun(self, run: str) -> RunLog:
         """Returns the run's log; begins the run where its creator died, or was disconnected, before the first event."""

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from coordinator.engine import effects as fx
+from coordinator.engine.state import RunState
+from coordinator.runtime.fleet import Counts, Fleet
 from coordinator.runtime.identities import SignedBy
 from coordinator.runtime.run_log import RunLog
 from coordinator.runtime.timekeeping import Timekeeping
@@ -105,6 +107,33 @@ def test_a_pool_that_takes_long_to_count_is_not_counted_at_each_check_in(
     task = world.coordinator.core.take_task()
     assert task is not None
     assert isinstance(task[1], fx.Draw)
+
+
+def test_a_pool_of_many_different_offers_is_not_looked_through_at_each_check_in(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each device may have a policy of its own, and whom a run can use is looked at offer by offer."""
+    world.settle()
+    plain, looked = Fleet._count_eligible, list[int]()
+
+    def slowly(self: Fleet, state: RunState, counts: Counts) -> int:
+        looked.append(len(counts.by_offer))
+        world.clock.at += 0.05
+        return plain(self, state, counts)
+
+    monkeypatch.setattr(Fleet, "_count_eligible", slowly)
+    for epochs, row in enumerate(world.rows, 1):
+        world.coordinator.devices.check_in(row, world.message(max_epochs=epochs))()
+        again = world.coordinator.tick()
+    assert looked == [1]
+    assert again == pytest.approx(world.clock.at + 0.5)
+    assert world.coordinator.core.take_task() is None
+    world.clock.at = again
+    world.coordinator.tick()
+    assert looked == [1, len(world.rows)]
+    task = world.coordinator.core.take_task()
+    assert task is not None
+    assert isinstance(task[1], fx.Draw), "who fills the pool is not forgotten"
 
 
 def test_runs_that_have_ended_are_looked_at_no_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
