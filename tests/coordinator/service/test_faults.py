@@ -133,7 +133,7 @@ class Scripted:
         digest = spool.commit()
         return lambda: Receipt(run=run, round=round_, attempt=attempt, device="d1", digest=digest, weight=1)
 
-    def runs(self, sees: object = None, after: str = "", limit: int = 0) -> Page[Any]:
+    def runs(self, sees: object = None, after: str = "", limit: int = 0, *, newest_first: bool = False) -> Page[Any]:
         if self.failure is not None:
             raise self.failure
         return Page()
