@@ -265,8 +265,8 @@ class Fleet:
 
     def count_eligible(self, state: RunState, counts: Callable[[], Counts]) -> tuple[int, float]:
         """Returns an estimate of the waiting devices that may work for the run, whose examples are checked when the
-        cohort is drawn, and in how many seconds it will be made anew; 0: it is of now, or as old as the counts. It takes
-        the longer the more different offers wait."""
+        cohort is drawn, and in how many seconds it will be made anew; 0: it is of now, or as old as the counts. It
+        takes the longer the more different offers wait."""
         kept = self._eligible.setdefault(state.run, CostlyValue(self._clock))
         return kept.get(lambda: self._count_eligible(state, counts()))
 
