@@ -41,7 +41,7 @@ from coordinator.runtime import records
 from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet, PoolPlace
 from coordinator.runtime.uncertain_updates import UncertainUpdates
-from coordinator.store.port import DeviceRow, MessageRow, Reader, RefusalRow, StoreError
+from coordinator.store.port import DeviceRow, MessageRow, Reader, StoreError
 
 SHORT_BYTES = 16 * 1024
 """Up to this length an update is stored beside its event, in the same transaction; a longer one is a blob. To make,
@@ -56,6 +56,8 @@ class Outcomes:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._cohort: tuple[str, int, frozenset[str]] = "", 0, frozenset()
+        """(run, round, its cohort) of the round that has ended and was asked for last: many may come late to one."""
 
     def outcome(self, device: str, run: str, round: int) -> Outcome:
         """Returns the outcome of this device's part in a round."""
@@ -74,8 +76,7 @@ class Outcomes:
         if settled is not None:
             return settled
         for number in self._rounds_of(device, run, round):
-            refusal = latest_refusal(self._core.store.refusals(run, number), device)
-            if refusal is not None:
+            for refusal in reversed(self._core.store.refusals_of(run, number, device)):
                 return found(result="refused", reason=refusal.reason, digest=refusal.digest)
         if self.was_selected(device, run, round):
             reason = "the device was selected, and no update of it was received while the round was open"
@@ -84,9 +85,14 @@ class Outcomes:
 
     def was_selected(self, device: str, run: str, round: int) -> bool:
         """Whether the device was in the cohort of a round that has ended."""
-        row = self._core.store.round(run, round)
-        cohort = row.body.get("cohort") if row is not None else None
-        return isinstance(cohort, list) and device in cohort
+        kept = self._cohort
+        if kept[:2] != (run, round):
+            row = self._core.store.round(run, round)
+            cohort = None if row is None else row.body.get("cohort")
+            kept = run, round, frozenset(cohort if isinstance(cohort, list) else ())
+            if row is not None and row.status != "open":
+                self._cohort = kept
+        return device in kept[2]
 
     def invalid_update(self, state: RunState, device: str, round: int) -> str | None:
         """Returns why an update of this device was refused as invalid in this round, which may have ended; None where
@@ -96,7 +102,7 @@ class Outcomes:
         if not 1 <= round <= state.round_number:
             return None
         rounds = self._rounds_of(device, state.run, round)
-        mine = [row for one in rounds for row in self._core.store.refusals(state.run, one) if row.device == device]
+        mine = [row for one in rounds for row in self._core.store.refusals_of(state.run, one, device)]
         return next((row.reason for row in mine if row.kind == "invalid-update"), None)
 
     def settled(self, device: str, run: str, round: int) -> Outcome | None:
@@ -106,9 +112,9 @@ class Outcomes:
             row = self._core.store.contribution(run, number, device)
             if row is not None:
                 return found(result="counted", digest=row.digest, version=row.version)
-            refused = [row for row in self._core.store.refusals(run, number) if row.kind == "abandoned"]
-            if (refusal := latest_refusal(refused, device)) is not None:
-                return found(result="refused", reason=refusal.reason, digest=refusal.digest)
+            for refusal in reversed(self._core.store.refusals_of(run, number, device)):
+                if refusal.kind == "abandoned":
+                    return found(result="refused", reason=refusal.reason, digest=refusal.digest)
         return None
 
     def _rounds_of(self, device: str, run: str, round: int) -> Iterator[int]:
@@ -152,8 +158,7 @@ class Outcomes:
         where its update counts or is refused already."""
 
         def unrecorded(reader: Reader) -> bool:
-            counts = reader.contribution(run, round, device)
-            return counts is None and latest_refusal(reader.refusals(run, round), device) is None
+            return reader.contribution(run, round, device) is None and not reader.refusals_of(run, round, device)
 
         refusal = fx.RecordRefusal(round=round, device=device, digest=None, kind="late", reason=reason)
         if unrecorded(self._core.store):
@@ -186,12 +191,6 @@ class ArrivedUpdate:
     treated: Treated = UNTREATED
     content: bytes | None = field(default=None, repr=False)
     """Its bytes, where they are to be stored beside its event."""
-
-
-def latest_refusal(refusals: list[RefusalRow], device: str) -> RefusalRow | None:
-    """Returns the newest refusal of this device's update in a round, or None."""
-    mine = [item for item in refusals if item.device == device]
-    return mine[-1] if mine else None
 
 
 class DeviceRequests:

@@ -154,7 +154,7 @@ class WorkerResults:
 
     def _note_refused_result(self, worker: str, run: str, round: int, reason: str) -> None:
         """Records a refused result whose body was not read, once for each worker and round."""
-        known = any(row.device == worker and row.digest is None for row in self._core.store.refusals(run, round))
+        known = any(row.digest is None for row in self._core.store.refusals_of(run, round, worker))
         if known or not 1 <= round <= self._core.log(run).state.round_number:
             return
         refusal = fx.RecordRefusal(round=round, device=worker, digest=None, kind="lease-lost", reason=reason)

@@ -92,6 +92,8 @@ class _Table:
         self.parents = [(_of_columns(columns), TABLES[parent].row) for columns, parent in about.parents.items()]
         self.last = 0
         """The highest number that the rows of a counted table have had."""
+        self.newest: dict[str | None, Key] = {}
+        """Of a counted table whose rows are of runs: the newest row of each."""
 
     def bucket(self, where: Where) -> _Bucket:
         """Rows among which are all that meet the condition: by the index that has the most of its columns."""
@@ -110,6 +112,8 @@ class _Table:
     def put(self, key: Key, row: Any) -> None:
         before = self.all.rows.get(key)
         self.all.put(key, row)
+        if self.about.counted and hasattr(row, "run"):
+            self.newest[row.run] = max(key, self.newest.get(row.run, key))
         for _, values_of, buckets in self.indexes:
             values = values_of(row)
             if before is not None and (old := values_of(before)) != values:
@@ -366,7 +370,9 @@ class MemoryWrites(MemoryReads, Writes):
         if declared(row).key == ("run", "seq"):
             last = self._stored(row, (run, before))
         elif before:
-            last = self._found(row, {"run": run}, "", None)[-1]
+            keys = [key for key, one in self._layer.get(row, {}).items() if one.run == run]
+            newest = self._committed.tables[row].newest.get(run)
+            last = self._stored(row, max(keys if newest is None else [newest, *keys]))
         self._write(self._committed.tables[RunRow], (run,), _with(old, {counter: before + by}), old)
         return before + by, None if last is None else last.link
 

@@ -466,6 +466,10 @@ class Reader(InsightReader, FlowerReader, LedgerReader):
         """In the order in which they were recorded."""
         return self._all(RefusalRow, {"run": run, "round": round})
 
+    def refusals_of(self, run: str, round: int, device: str) -> list[RefusalRow]:
+        """Those of one device, which cost the same however many others there are."""
+        return self._all(RefusalRow, {"run": run, "round": round, "device": device})
+
     def refusals_in_order(self, run: str) -> list[RefusalRow]:
         """The refusals of all rounds, in the order in which they were recorded."""
         return self._all(RefusalRow, {"run": run})

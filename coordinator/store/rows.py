@@ -330,7 +330,9 @@ class RoundRow:
     """Funnel, bytes, weight, version, digest, metrics, as in ``client_sdk.protocol.operators.RoundView``."""
 
 
-@table("refusals", key="number", parents={"run": "runs"}, indexes=["run round", "run number", "device"])
+@table(
+    "refusals", key="number", parents={"run": "runs"}, indexes=["run round", "run round device", "run number", "device"]
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusalRow:
     """Why an update, acknowledged or late, did not count."""

@@ -72,6 +72,8 @@ def test_a_late_update_is_refused_before_the_body_is_read_and_recorded_once(worl
         with world.refuses("late", "round 1 is over"):
             world.coordinator.devices.update_limit(device, "marks", 1, 0)
     assert world.refusals() == [(late, "late")]
+    with world.refuses("not-selected"):
+        world.coordinator.devices.update_limit("somebody else", "marks", 1, 0)
     outcome = world.coordinator.devices.outcome(device, "marks", 1)
     assert (outcome.result, outcome.reason) == ("refused", "round 1 is over")
 

@@ -290,6 +290,8 @@ class StoreContract(
             tx.insert_refusals([*listed[2:], rows.refusal("d3", round=2)])
         assert store.refusals("r1", 1) == listed
         assert store.refusals("r1", 2) == [rows.refusal("d3", round=2)]
+        assert store.refusals_of("r1", 1, "d2") == [listed[0], listed[2]]
+        assert store.refusals_of("r1", 2, "d2") == store.refusals_of("r2", 1, "d2") == []
 
     def test_an_audit_keeps_its_order_and_everything_in_it(self, store: Store) -> None:
         listed = [rows.audit("olga"), rows.audit("otto", at=1.0), rows.audit("olga")]

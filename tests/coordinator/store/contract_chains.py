@@ -43,6 +43,21 @@ class ChainContract:
             (link,) = tx.append("r1", [(1.5, "opened", {"n": 1})]).links
         assert (link, store.refusals_in_order("r1")[0].link) == GOLDEN
 
+    def test_refusals_of_runs_that_are_written_in_turn_are_chains_of_their_own(self, store: Store) -> None:
+        with store.transaction() as tx:
+            for run in ("r1", "r2"):
+                tx.insert_run(rows.run(run))
+        for runs in ("r1", "r2", "r1"), ("r2", "r1"), ("r1",):
+            with store.transaction() as tx:
+                for run in runs:
+                    tx.insert_refusals([rows.refusal(run=run, reason=f"{runs}"), rows.refusal("d2", run=run)])
+        for name in ("r1", "r2"):
+            stored, link = store.refusals_in_order(name), chain.refusals_beginning(name)
+            assert len(stored) == {"r1": 8, "r2": 4}[name]
+            for number, row in enumerate(stored, 1):
+                link = chain.refusal_link(link, number, row)
+                assert row.link == link
+
     def test_chains_of_two_runs_differ(self, store: Store) -> None:
         with store.transaction() as tx:
             tx.insert_run(rows.run("r1"))

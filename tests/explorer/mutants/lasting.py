@@ -10,11 +10,12 @@ from coordinator.engine import eligibility
 from coordinator.engine.kinds.datacenter import Datacenter
 from coordinator.engine.phases import finishing, leasing
 from coordinator.engine.state import RunState
-from coordinator.runtime import actions, commits, devices, fleet, timekeeping, workers
+from coordinator.runtime import actions, commits, fleet, timekeeping, workers
 from coordinator.runtime.devices import Outcomes
 from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.uncertain_updates import UncertainUpdates
 from coordinator.store import chain, memory, sql
+from coordinator.store.port import Reader
 from tests.explorer.mutants.datacenter import CENTER
 from tests.explorer.mutants.registry import mutant
 from tests.explorer.shape import FEW_EXAMPLES
@@ -181,7 +182,7 @@ def _refusal_recorded_again() -> Patches:
     record_late = Outcomes.record_late
 
     def always(self: Outcomes, device: str, run: str, round: int, reason: str) -> None:
-        with patch.object(devices, "latest_refusal", lambda rows, device: None):
+        with patch.object(Reader, "refusals_of", lambda reader, *which: []):
             record_late(self, device, run, round, reason)
 
     return [(Outcomes, "record_late", always)]

@@ -122,3 +122,28 @@ def test_a_larger_fleet_costs_no_more(read: str, worlds: dict[int, World], monke
     few, many = cost[FEW], cost[MANY]
     assert many["rows"] <= few["rows"] + 10, cost
     assert many["steps"] <= 1.2 * few["steps"] + 200, cost
+
+
+def test_a_late_device_costs_no_more_where_many_are_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is looked at where it was recorded already that it is late."""
+    cost = {}
+    for others in (FEW, MANY):
+        store = open_store(f"sqlite:///{tmp_path / str(others)}.sqlite3")
+        world = World(4, store=store)
+        world.create()
+        world.check_in()
+        *first, late = world.cohort()
+        with store.transaction() as tx:
+            tx.insert_refusals(rows.refusal(f"d-{number}", run="marks", round=1) for number in range(others))
+        world.report(*first)
+        device, devices = world.rows[late].device, world.coordinator.devices
+        with world.refuses("late"):
+            devices.update_limit(device, "marks", 1, 0)
+        with counted(monkeypatch) as found:
+            with world.refuses("late"):
+                devices.update_limit(device, "marks", 1, 0)
+            assert devices.outcome(device, "marks", 1).result == "refused"
+        cost[others] = found
+        store.close()
+    assert cost[MANY]["rows"] == cost[FEW]["rows"], cost
+    assert cost[MANY]["steps"] <= 1.2 * cost[FEW]["steps"] + 200, cost
