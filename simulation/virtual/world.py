@@ -211,8 +211,10 @@ class SimulatedWorld:
             self._refused.update(device.number for device in arriving if device.over)
 
     def _that_may_be_drawn(self, state: RunState) -> int:
-        waiting = [device.row.device for device in self._waiting()]
-        return sum(not (state.has_done_all(device) or state.rests(device)) for device in waiting)
+        waiting = self._waiting()
+        if not state.participation and not state.counted_at:  # nobody has done all, or rests
+            return len(waiting)
+        return sum(not (state.has_done_all(one.row.device) or state.rests(one.row.device)) for one in waiting)
 
     def _waiting(self) -> list[Device]:
         return [device for device in self._present.values() if device.assignment is None]
@@ -262,6 +264,8 @@ class SimulatedWorld:
         self._draws += 1
         named = [self._clients.number(name) for name in self._state.plan.cohort.devices]
         total = len(named) or len(self._clients)
+        if len(out) == total and not named:
+            return []
         most, by_day = min(total, count + len(out)), self._habits.by_day
         while True:
             drawn = [int(number) for number in rng.choice(named or total, most, replace=False, shuffle=True)]
